@@ -68,7 +68,7 @@ def database_problem(error: OperationalError) -> str:
     """What to say of a database that has failed a command with this error."""
     from django.conf import settings
 
-    from controlplane.compute.metadata import why_unreachable
+    from controlplane.compute.processes.metadata import why_unreachable
     from controlplane.database.version import conninfo
 
     # The error of a pool says only that there was no connection in time.

@@ -2,7 +2,7 @@
 
 A proxy appends the address that it got the request from to X-Forwarded-For. Anybody can send such a
 header, so it is read from the right, and only as far as the operator's own proxies wrote it.
-`controlplane/api/client_address.py` is this module's copy in the other program, because
+`controlplane/api/http/client_address.py` is this module's copy in the other program, because
 neither may import the other; a test compares both.
 """
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from controlplane.models import Action, Endpoint, Host
 
 if TYPE_CHECKING:
-    from controlplane.operations.actions import ActionRule
+    from controlplane.operations.actions.table import ActionRule
 
 # Seconds between two rounds at rest: of those about computes and operations, for what only somebody
 # at the machine can have done meanwhile; of those that read the directories of all branches, or
@@ -24,7 +24,7 @@ class CannotServe(Exception):
 @dataclass(frozen=True)
 class Round:
     """A periodic task. It is done every `interval` seconds, and every `at_rest` seconds while the
-    host is at rest (`operations.at_rest`); None if that makes no difference."""
+    host is at rest (`operations.rounds.at_rest`); None if that makes no difference."""
 
     interval: float
     do: Callable[[Host], None]
@@ -57,8 +57,11 @@ class Feature:
     on_start: Callable[[Endpoint], None] = lambda endpoint: None
     # Called with that of a compute that was started or reconfigured, while clients still wait.
     before_clients: Callable[[Endpoint], None] = lambda endpoint: None
+    # Functions that need the worker's rights, by the names under which a proxy on this host calls
+    # them (`proxy.directory.host_calls`).
+    host_calls: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     # What to do about each of its exceptions whose message is meaningful to the user of an endpoint
-    # (`operations.words`). The first class that matches is used.
+    # (`operations.actions.words`). The first class that matches is used.
     advice: Mapping[type[Exception], str] = field(default_factory=dict)
     # Problems that the worker publishes, and columns of the host's row that it publishes with them.
     checks: Sequence[Callable[[], list[Problem]]] = ()

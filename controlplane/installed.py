@@ -2,9 +2,9 @@
 `controlplane.api.router`, and their commands in `controlplane.management.commands`."""
 
 from controlplane.features import Feature
-from controlplane.history_store.feature import HISTORY
-from controlplane.management.fleet_feature import FLEET
-from controlplane.operations.usage_feature import USAGE
+from controlplane.fleet.feature import FLEET
+from controlplane.history.feature import HISTORY
+from controlplane.usage.feature import USAGE
 from controlplane.webhooks.feature import WEBHOOKS
 
 FEATURES: tuple[Feature, ...] = (HISTORY, FLEET, USAGE, WEBHOOKS)

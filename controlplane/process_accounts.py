@@ -1,7 +1,7 @@
 """The accounts that `up` runs Perch's processes under if it runs as root, and the launcher that
 starts a process under its account.
 
-The table `KINDS` says for each kind of process what it may do. `management.process_setup` makes the
+The table `KINDS` says for each kind of process what it may do. `running.process_setup` makes the
 accounts and gives them their files. Only the standard library is imported here: the launcher runs
 before each process.
 

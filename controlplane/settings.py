@@ -80,7 +80,7 @@ PLACEMENT = envweights("PERCH_PLACEMENT", {"disk": 1.0, "memory": 1.0, "cpu": 1.
 # over. None: only an operator does.
 HOST_LOST_AFTER = envminutes("PERCH_HOST_LOST_AFTER")
 
-# Bytes of the disk that branches must leave free. None: a share of the disk (`compute.space`).
+# Bytes of the disk that branches must leave free. None: a share of the disk (`compute.host.space`).
 DISK_RESERVE = envbytes("PERCH_DISK_RESERVE")
 
 # The object store that the history is copied to, as "s3://bucket/prefix"; "": it stays here.
@@ -238,10 +238,10 @@ ALLOWED_HOSTS = ["*"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 INSTALLED_APPS = ["procrastinate.contrib.django", "controlplane"]
 MIDDLEWARE = [
-    "controlplane.api.request_log.RequestLogMiddleware",
-    "controlplane.api.errors.JsonErrorsMiddleware",
-    "controlplane.api.request_limits.RequestLimitMiddleware",
-    "controlplane.api.idempotency.IdempotencyMiddleware",
+    "controlplane.api.http.request_log.RequestLogMiddleware",
+    "controlplane.api.http.errors.JsonErrorsMiddleware",
+    "controlplane.api.http.request_limits.RequestLimitMiddleware",
+    "controlplane.api.http.idempotency.IdempotencyMiddleware",
 ]
 ROOT_URLCONF = "controlplane.urls"
 WSGI_APPLICATION = "controlplane.wsgi.application"

@@ -3,10 +3,10 @@
 from django.urls import path
 
 from controlplane.api.certificate_authority import certificate_authority
-from controlplane.api.document.views import docs, openapi_json, swagger_file
+from controlplane.api.document_views import docs, openapi_json, swagger_file
 from controlplane.api.health import healthz, healthz_details, livez, readyz
-from controlplane.api.host_invitations import join_host
 from controlplane.api.router import api
+from controlplane.fleet.api import join_host
 
 urlpatterns = [
     path("api/v2/openapi.json", openapi_json),

@@ -5,11 +5,11 @@ from typing import Any
 from ninja import Query
 
 from controlplane.api.api_keys import ApiKeyOut, CreatedApiKey, RevokedApiKey, created
-from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.routing import Router
 from controlplane.api.requests.accounts import CreateAccount, DeletionQuery, UpdateAccount
 from controlplane.api.requests.api_keys import CreateApiKey
 from controlplane.api.responses.accounts import Accounts, OneAccount
-from controlplane.api.routing import Router
 from controlplane.models import Account, ApiKey
 from controlplane.services import account_management as management
 from controlplane.services import accounts

@@ -4,11 +4,11 @@ from typing import Any
 
 from ninja import Schema
 
-from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.fields import Timestamp
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.fields import Timestamp
+from controlplane.api.http.routing import Router
 from controlplane.api.requests.api_keys import CreateApiKey
 from controlplane.api.responses.key_limits import KeyLimits
-from controlplane.api.routing import Router
 from controlplane.models import ApiKey
 from controlplane.services import accounts
 

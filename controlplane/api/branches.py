@@ -4,9 +4,10 @@ from typing import Any
 
 from ninja import Body, Query
 
-from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.fields import Text
-from controlplane.api.pagination import BranchesQuery, DeletionQuery
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.fields import Text
+from controlplane.api.http.pagination import BranchesQuery, DeletionQuery
+from controlplane.api.http.routing import Router
 from controlplane.api.projects import connection_details
 from controlplane.api.requests.branches import CreateBranch, RestoreBranch, UpdateBranch
 from controlplane.api.responses.branches import (
@@ -19,7 +20,6 @@ from controlplane.api.responses.branches import (
     annotations_of,
 )
 from controlplane.api.responses.endpoints import Endpoints
-from controlplane.api.routing import Router
 from controlplane.models import Branch
 from controlplane.services import branch_pages, branches, connections, endpoints, restoring
 

@@ -4,7 +4,7 @@ certificates of the regions' proxies."""
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
-from controlplane.api.errors import error_response
+from controlplane.api.http.errors import error_response
 from controlplane.services.regions import certificate_authorities
 
 _NONE = (

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.routing import Router
 from controlplane.api.requests.catalog import CreateDatabase, UpdateDatabase
 from controlplane.api.responses.catalog import DatabaseAndOperations, Databases, OneDatabase
-from controlplane.api.routing import Router
 from controlplane.models import Database, Operation
 from controlplane.services import catalog
 

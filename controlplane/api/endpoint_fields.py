@@ -13,7 +13,7 @@ from pydantic import (
     create_model,
 )
 
-from controlplane.api.fields import WHOLE, WITH_LETTERS, refuse_boolean, storable
+from controlplane.api.http.fields import WHOLE, WITH_LETTERS, refuse_boolean, storable
 from controlplane.models import ATTRIBUTES, Attribute
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.routing import Router
 from controlplane.api.requests.endpoints import CreateEndpoint, UpdateEndpoint
 from controlplane.api.responses.endpoints import (
     EndpointAndOperations,
@@ -10,7 +11,6 @@ from controlplane.api.responses.endpoints import (
     OfferedSettings,
     OneEndpoint,
 )
-from controlplane.api.routing import Router
 from controlplane.services import endpoints
 from controlplane.services.endpoints import EndpointChange
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from ninja import Field, Schema
 
 from controlplane.actors import ActorType
-from controlplane.api.fields import UUID, Stated, Text, ids_like, one_of, several
+from controlplane.api.http.fields import UUID, Stated, Text, ids_like, one_of, several
 from controlplane.api.responses.shared import Cursor
 from controlplane.services.event_filters import (
     TYPES,

@@ -21,9 +21,9 @@ from gevent.monkey import get_original
 
 from controlplane import logs
 from controlplane.actors import current_actor
-from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.event_tail import Reader, frame_of, tail
-from controlplane.api.request_limits import count_stream
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.request_limits import count_stream
 from controlplane.models import Event
 from controlplane.services.event_filters import EventFilter
 from controlplane.services.event_tail import (

@@ -6,10 +6,10 @@ from typing import Any
 from django.http import HttpResponseBase, JsonResponse
 from ninja import Query
 
-from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.event_fields import EventsPage, EventsQuery, Mark
 from controlplane.api.event_streams import open_stream
-from controlplane.api.routing import Router
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.routing import Router
 from controlplane.events.shape import as_json
 from controlplane.services import events, marks
 

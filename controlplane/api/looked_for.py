@@ -12,9 +12,9 @@ from typing import Any
 from ninja import Field, Query, Schema
 from pydantic import create_model
 
-from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.pagination import PageQuery
-from controlplane.api.routing import Router
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.pagination import PageQuery
+from controlplane.api.http.routing import Router
 from controlplane.services import regions
 from controlplane.services.branches import find_branch
 from controlplane.services.errors import NotFound

@@ -5,12 +5,12 @@ from typing import Any
 
 from ninja import Query
 
-from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.listening import OPERATIONS, waiting_for
-from controlplane.api.pagination import OperationQuery, OperationsQuery
-from controlplane.api.request_limits import only_waiting
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.listening import OPERATIONS, waiting_for
+from controlplane.api.http.pagination import OperationQuery, OperationsQuery
+from controlplane.api.http.request_limits import only_waiting
+from controlplane.api.http.routing import Router
 from controlplane.api.responses.operations import OneOperation, OperationsPage
-from controlplane.api.routing import Router
 from controlplane.models import Operation
 from controlplane.services import operations
 

@@ -6,8 +6,9 @@ from ninja import Query
 
 from controlplane.api import api_keys
 from controlplane.api.api_keys import ApiKeyOut, CreatedApiKey, RevokedApiKey
-from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.pagination import MembersQuery
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.pagination import MembersQuery
+from controlplane.api.http.routing import Router
 from controlplane.api.requests.api_keys import CreateApiKey
 from controlplane.api.responses.organizations import (
     Member,
@@ -16,7 +17,6 @@ from controlplane.api.responses.organizations import (
     Organizations,
     members_of,
 )
-from controlplane.api.routing import Router
 from controlplane.models import Account, ApiKey
 from controlplane.services.errors import NotFound
 from controlplane.services.organizations import check_organization

@@ -5,9 +5,10 @@ from typing import Any
 
 from ninja import Query
 
-from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.key_limits import check_passwords
-from controlplane.api.pagination import ConnectionQuery, ProjectsQuery, SharedProjectsQuery
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.key_limits import check_passwords
+from controlplane.api.http.pagination import ConnectionQuery, ProjectsQuery, SharedProjectsQuery
+from controlplane.api.http.routing import Router
 from controlplane.api.requests.projects import CreateProject, UpdateProject
 from controlplane.api.responses.connections import ConnectionUri
 from controlplane.api.responses.projects import (
@@ -20,11 +21,10 @@ from controlplane.api.responses.projects import (
     RecoveredProject,
 )
 from controlplane.api.responses.shared import UNLIMITED, as_limit
-from controlplane.api.routing import Router
 from controlplane.services import connections, project_changes, project_states, projects, recovery
 from controlplane.services.connections import Connection, connection_to
-from controlplane.services.placement import largest_endpoint
-from controlplane.services.project_settings import MAX_ALLOWED_IPS
+from controlplane.services.rules.placement import largest_endpoint
+from controlplane.services.rules.project_settings import MAX_ALLOWED_IPS
 
 router = Router(tags=["projects"])
 

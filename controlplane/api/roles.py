@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.routing import Router
 from controlplane.api.requests.catalog import CreateRole
 from controlplane.api.responses.catalog import OneRole, Password, RoleAndOperations, Roles
-from controlplane.api.routing import Router
 from controlplane.models import Operation, Role
 from controlplane.services import catalog
 

@@ -4,14 +4,10 @@ from controlplane.api import (
     accounts,
     api_keys,
     branches,
-    consumption,
     databases,
     endpoints,
     events,
-    history,
-    hosts,
     looked_for,
-    metrics,
     operations,
     organizations,
     projects,
@@ -21,24 +17,37 @@ from controlplane.api import (
     status,
     steering,
     users,
-    webhooks,
 )
-from controlplane.api.auth import ApiKeyAuth
-from controlplane.api.errors import install_error_handlers
-from controlplane.api.openapi import DescribedApi
+from controlplane.api.document.openapi import DescribedApi
+from controlplane.api.http.auth import ApiKeyAuth
+from controlplane.api.http.errors import install_error_handlers
+from controlplane.fleet import api as hosts
+from controlplane.history import api as history
+from controlplane.usage import consumption_api, metrics_api
+from controlplane.webhooks import api as webhooks
 
 api = DescribedApi(
     title="Perch management API",
     version="2",
     auth=ApiKeyAuth(),
     docs_url=None,
-    # `controlplane.api.document.views` serves the document.
+    # `controlplane.api.document_views` serves the document.
     openapi_url=None,
 )
 install_error_handlers(api)
 for resource in (
-    *(projects, branches, history, schemas, snapshots, endpoints, metrics, operations, steering),
+    *(
+        projects,
+        branches,
+        history,
+        schemas,
+        snapshots,
+        endpoints,
+        metrics_api,
+        operations,
+        steering,
+    ),
     *(events, roles, databases, api_keys, users, status, hosts, accounts, organizations),
-    *(looked_for, consumption, webhooks),
+    *(looked_for, consumption_api, webhooks),
 ):
     api.add_router("", resource.router)

@@ -12,14 +12,14 @@ from typing import Any
 
 from ninja import Query
 
-from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.listening import READINGS, waiting_for
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.listening import READINGS, waiting_for
+from controlplane.api.http.request_limits import only_waiting
+from controlplane.api.http.routing import Router
 from controlplane.api.operations import await_end
-from controlplane.api.request_limits import only_waiting
 from controlplane.api.requests.schemas import ComparisonQuery, LogsQuery, SchemaQuery
 from controlplane.api.responses.endpoints import EndpointLogs, EndpointSessions
 from controlplane.api.responses.schemas import BranchSchema, SchemaComparison
-from controlplane.api.routing import Router
 from controlplane.models import SchemaReading
 from controlplane.services import schemas
 

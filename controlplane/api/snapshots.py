@@ -4,7 +4,8 @@ from typing import Any
 
 from ninja import Body, Query
 
-from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.routing import Router
 from controlplane.api.requests.snapshots import (
     CreateSnapshotQuery,
     FinalizeRestore,
@@ -17,7 +18,6 @@ from controlplane.api.requests.snapshots import (
 from controlplane.api.responses.branches import BranchAndOperations
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.api.responses.snapshots import OneSnapshot, SnapshotAndOperations, Snapshots
-from controlplane.api.routing import Router
 from controlplane.services import finalizing, snapshots
 from controlplane.services.snapshots import SnapshotRestore
 

@@ -3,9 +3,9 @@ host, for the accounts that operate the service."""
 
 from typing import Any
 
-from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.routing import Router
 from controlplane.api.responses.status import ServiceDetails, ServiceStatus
-from controlplane.api.routing import Router
 from controlplane.services import status
 
 router = Router(tags=["status"])

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.routing import Router
 from controlplane.api.responses.operations import OperationsOut
-from controlplane.api.routing import Router
 from controlplane.services import steering
 
 router = Router(tags=["operations"])

@@ -6,15 +6,15 @@ from typing import Any
 from ninja import Query
 
 from controlplane import clock
-from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.pagination import RegionsQuery
+from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.pagination import RegionsQuery
+from controlplane.api.http.routing import Router
 from controlplane.api.responses.organizations import AuthDetails, CurrentUser, Regions, email_of
 from controlplane.api.responses.shared import UNLIMITED, as_limit, subscription_type
-from controlplane.api.routing import Router
 from controlplane.models.consumed import period_of
 from controlplane.services import regions
 from controlplane.services.organizations import check_organization
-from controlplane.services.placement import default_pg_version, pg_versions
+from controlplane.services.rules.placement import default_pg_version, pg_versions
 
 router = Router(tags=["users"])
 

@@ -17,17 +17,17 @@ from time import monotonic, sleep
 from controlplane import clock
 from controlplane.backup.manifest import BranchCopy, size_of
 from controlplane.compute import compute
-from controlplane.compute.accounts import own_account
-from controlplane.compute.base_backup import PROCESS_FILES, back_up
-from controlplane.compute.branch_data import NoSuchBranchData, data_dir
-from controlplane.compute.filesystem import lock_branches, remove_tree
-from controlplane.compute.idle_data import idle_data
-from controlplane.compute.occupants import is_leased
-from controlplane.compute.patience import on_progress
-from controlplane.compute.session import socket_dir
-from controlplane.compute.tree import clone_tree
+from controlplane.compute.data.base_backup import PROCESS_FILES, back_up
+from controlplane.compute.data.branch_data import NoSuchBranchData, data_dir
+from controlplane.compute.data.idle_data import idle_data
+from controlplane.compute.host.accounts import own_account
+from controlplane.compute.host.filesystem import lock_branches, remove_tree
+from controlplane.compute.host.patience import on_progress
+from controlplane.compute.host.tree import clone_tree
+from controlplane.compute.processes.occupants import is_leased
+from controlplane.compute.processes.session import socket_dir
 from controlplane.models import Branch, Endpoint
-from controlplane.operations.catalog_import import import_branch_catalog
+from controlplane.operations.catalog.importing import import_branch_catalog
 
 log = logging.getLogger(__name__)
 

@@ -17,18 +17,18 @@ from django.db import connection, connections, transaction
 from django.db.backends.utils import CursorWrapper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from controlplane.compute import metadata
-from controlplane.compute.accounts import running_as, service_account
-from controlplane.compute.binaries import postgres_bin, postgres_version
-from controlplane.compute.process import last_errors
-from controlplane.compute.progress import Watch, wait_while_progressing
-from controlplane.compute.state_directory import hold_state_directory
+from controlplane.compute.data.state_directory import hold_state_directory
+from controlplane.compute.host.accounts import running_as, service_account
+from controlplane.compute.host.binaries import postgres_bin, postgres_version
+from controlplane.compute.host.progress import Watch, wait_while_progressing
+from controlplane.compute.processes import metadata
+from controlplane.compute.processes.process import last_errors
 from controlplane.database.version import conninfo
 
 # Seconds without progress after which a Postgres that starts is given up. It may have a long log to
 # replay.
 STALL_TIMEOUT = 60.0
-# Sets a column's version (`compute.upgrade_catalogs.FORGET_VERSIONS`).
+# Sets a column's version (`compute.upgrade.upgrade_catalogs.FORGET_VERSIONS`).
 VERSION = re.compile(rb"ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET \(pg_attver=")
 WHAT_TO_DO = (
     "set PERCH_POSTGRES_BIN, for this command only, to the programs of a Postgres that is at "

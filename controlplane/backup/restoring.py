@@ -23,15 +23,15 @@ from controlplane.backup.metadata_copy import check_empty, check_loads, load, me
 from controlplane.backup.restored_rows import settle_lost_host, settle_rows
 from controlplane.backup.room import require_room
 from controlplane.backup.taking import FALLBACKS, KEPT, SECRET_KEY, ready_branches
-from controlplane.compute import metadata
-from controlplane.compute.binaries import WHAT_TO_DO, majors
-from controlplane.compute.branch_data import create_from_copy
-from controlplane.compute.filesystem import remove_tree, sync_tree
-from controlplane.compute.state_directory import (
+from controlplane.compute.data.branch_data import create_from_copy
+from controlplane.compute.data.state_directory import (
     UNFINISHED_RESTORE,
     hold_state_directory,
     prepare_state_directory,
 )
+from controlplane.compute.host.binaries import WHAT_TO_DO, majors
+from controlplane.compute.host.filesystem import remove_tree, sync_tree
+from controlplane.compute.processes import metadata
 from controlplane.database.secret_keys import refuse_other_key
 from controlplane.database.version import (
     TOO_OLD,

@@ -23,9 +23,9 @@ from controlplane.backup.manifest import (
 )
 from controlplane.backup.metadata_copy import check_can_dump, dump, snapshot
 from controlplane.backup.room import require_room
-from controlplane.compute.binaries import major_of
-from controlplane.compute.branch_data import NoSuchBranchData, data_dir
-from controlplane.compute.filesystem import LockTimeout, lock_branches, remove_tree, sync_tree
+from controlplane.compute.data.branch_data import NoSuchBranchData, data_dir
+from controlplane.compute.host.binaries import major_of
+from controlplane.compute.host.filesystem import LockTimeout, lock_branches, remove_tree, sync_tree
 from controlplane.database.version import applied_migrations, perch_version
 from controlplane.models import UNFINISHED, Action, Branch, BranchState, Operation
 

@@ -19,13 +19,13 @@ from django.conf import settings
 from controlplane.backup.manifest import BranchCopy, Manifest, branch_copy, read_manifest
 from controlplane.backup.restoring import check_fits, new_state_directory, restore_rows
 from controlplane.backup.room import require_room
-from controlplane.compute import branch_data
-from controlplane.compute.branch_data import create_from_copy
-from controlplane.compute.filesystem import remove_tree
-from controlplane.compute.integrity import DataDamaged, check_data
-from controlplane.compute.process import StartFailed
-from controlplane.compute.session import session
-from controlplane.compute.tree import TreeUntrusted
+from controlplane.compute.data import branch_data
+from controlplane.compute.data.branch_data import create_from_copy
+from controlplane.compute.data.integrity import DataDamaged, check_data
+from controlplane.compute.host.filesystem import remove_tree
+from controlplane.compute.host.tree import TreeUntrusted
+from controlplane.compute.processes.process import StartFailed
+from controlplane.compute.processes.session import session
 from controlplane.compute.workshop import MAX_PREPARED_TRANSACTIONS, serving, sockets_of
 
 FAILURES = (StartFailed, DataDamaged, TreeUntrusted, psycopg.Error)

@@ -13,25 +13,23 @@ from pathlib import Path
 
 from django.conf import settings
 
-from controlplane.compute import branch_data, door, pooler
-from controlplane.compute.account_processes import end_account_of, remove_objects_of
-from controlplane.compute.accounts import account_of
-from controlplane.compute.binaries import MAJOR, WHAT_TO_DO, major_of, majors, note_major
-from controlplane.compute.branch_data import branch_dir, data_dir
-from controlplane.compute.configuration import ComputeSpec, render_configuration
+from controlplane.compute import pooler
+from controlplane.compute.data import branch_data
+from controlplane.compute.data.branch_data import branch_dir, data_dir
+from controlplane.compute.data.outbound import hold_compute
+from controlplane.compute.data.state_directory import access_files
 from controlplane.compute.extensions import offered_extensions
-from controlplane.compute.filesystem import forget_lock, lock_branches, pooler_lock, remove_tree
-from controlplane.compute.limits import end_group, forget_limits, limit_compute, max_processes
-from controlplane.compute.observation import answers
-from controlplane.compute.occupants import (
-    end_lease,
-    end_processes_in,
-    is_leased,
-    lease,
-    leased_branches,
-    wait_for_lease,
+from controlplane.compute.host import door
+from controlplane.compute.host.accounts import account_of
+from controlplane.compute.host.binaries import MAJOR, WHAT_TO_DO, major_of, majors, note_major
+from controlplane.compute.host.filesystem import (
+    forget_lock,
+    lock_branches,
+    pooler_lock,
+    remove_tree,
 )
-from controlplane.compute.outbound import hold_compute
+from controlplane.compute.host.steps import step
+from controlplane.compute.observation import answers
 from controlplane.compute.pooler import (
     is_shut,
     renew_servers,
@@ -41,7 +39,22 @@ from controlplane.compute.pooler import (
     stop_pooler,
     wait_until_left,
 )
-from controlplane.compute.process import (
+from controlplane.compute.processes.account_processes import end_account_of, remove_objects_of
+from controlplane.compute.processes.limits import (
+    end_group,
+    forget_limits,
+    limit_compute,
+    max_processes,
+)
+from controlplane.compute.processes.occupants import (
+    end_lease,
+    end_processes_in,
+    is_leased,
+    lease,
+    leased_branches,
+    wait_for_lease,
+)
+from controlplane.compute.processes.process import (
     StartFailed,
     check_configuration,
     clear_stale_pid_file,
@@ -51,10 +64,9 @@ from controlplane.compute.process import (
     start_postgres,
     stop_postgres,
 )
-from controlplane.compute.session import session, socket_dir
-from controlplane.compute.standby import CONFIGURATION, configuration_lock, standby_line
-from controlplane.compute.state_directory import access_files
-from controlplane.compute.steps import step
+from controlplane.compute.processes.session import session, socket_dir
+from controlplane.compute.settings.configuration import ComputeSpec, render_configuration
+from controlplane.fleet.receivers.standby import CONFIGURATION, configuration_lock, standby_line
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from django.conf import settings
 
-from controlplane.compute.accounts import shared_account
-from controlplane.compute.binaries import postgres_bin, postgres_version
-from controlplane.compute.catalog import GROUP
-from controlplane.compute.configuration import ExtensionPaths
-from controlplane.compute.filesystem import lock_branches, remove_tree, sync_tree
+from controlplane.compute.catalog.applying import GROUP
+from controlplane.compute.host.accounts import shared_account
+from controlplane.compute.host.binaries import postgres_bin, postgres_version
+from controlplane.compute.host.filesystem import lock_branches, remove_tree, sync_tree
+from controlplane.compute.settings.configuration import ExtensionPaths
 
 # The first major version that has `extension_control_path`.
 CONTROL_PATH_SINCE = 18

@@ -14,12 +14,12 @@ from typing import Any
 import psycopg
 
 from controlplane import clock
-from controlplane.compute import door
-from controlplane.compute.branch_data import data_dir
-from controlplane.compute.catalog_reading import read_mark
-from controlplane.compute.log_lines import SECRETIVE
-from controlplane.compute.session import Session, session, socket_dir, values_of
-from controlplane.compute.tree import size_on_disk, tree_size
+from controlplane.compute.catalog.reading import read_mark
+from controlplane.compute.data.branch_data import data_dir
+from controlplane.compute.host import door
+from controlplane.compute.host.log_lines import SECRETIVE
+from controlplane.compute.host.tree import size_on_disk, tree_size
+from controlplane.compute.processes.session import Session, session, socket_dir, values_of
 
 # Seconds to wait for the answer of a compute that is looked at regularly.
 LOOK_TIMEOUT = 2.0

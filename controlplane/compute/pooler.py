@@ -22,12 +22,13 @@ from pathlib import Path
 import psutil
 from django.conf import settings
 
-from controlplane.compute import branch_data
-from controlplane.compute.accounts import account_of, launch
-from controlplane.compute.door import connections_to, sockets_mode
-from controlplane.compute.foreign_files import read_regular, remove_from
-from controlplane.compute.logs import flush_log, open_log
-from controlplane.compute.occupants import (
+from controlplane.compute.data import branch_data
+from controlplane.compute.host.accounts import account_of, launch
+from controlplane.compute.host.door import connections_to, sockets_mode
+from controlplane.compute.host.foreign_files import read_regular, remove_from
+from controlplane.compute.host.logs import flush_log, open_log
+from controlplane.compute.host.reaping import reap
+from controlplane.compute.processes.occupants import (
     StopFailed,
     end_processes_in,
     have_ended,
@@ -35,13 +36,12 @@ from controlplane.compute.occupants import (
     lease,
     occupant,
 )
-from controlplane.compute.pooler_settings import (
+from controlplane.compute.settings.pooler_settings import (
     ALLOWED,
     KEEPS_PREPARED_STATEMENTS,
     MAX_CLIENTS,
     Version,
 )
-from controlplane.compute.reaping import reap
 
 log = logging.getLogger(__name__)
 

@@ -11,20 +11,26 @@ from pathlib import Path
 
 from django.conf import settings
 
-from controlplane.compute import branch_data, compute
-from controlplane.compute.accounts import account_of, set_owner
-from controlplane.compute.binaries import major_of, note_major
-from controlplane.compute.branch_data import branch_dir, data_dir
-from controlplane.compute.configuration import ComputeSpec, render_configuration
+from controlplane.compute import compute
+from controlplane.compute.data import branch_data
+from controlplane.compute.data.branch_data import branch_dir, data_dir
+from controlplane.compute.data.state_directory import access_files
 from controlplane.compute.extensions import offered_extensions
-from controlplane.compute.filesystem import remove_tree
-from controlplane.compute.foreign_files import put_into
-from controlplane.compute.limits import end_group, forget_limits, limit_compute, max_processes
-from controlplane.compute.logs import flush_log
-from controlplane.compute.occupants import lease
-from controlplane.compute.patience import patience
-from controlplane.compute.process import clear_stale_pid_file, start_postgres
-from controlplane.compute.state_directory import access_files
+from controlplane.compute.host.accounts import account_of, set_owner
+from controlplane.compute.host.binaries import major_of, note_major
+from controlplane.compute.host.filesystem import remove_tree
+from controlplane.compute.host.foreign_files import put_into
+from controlplane.compute.host.logs import flush_log
+from controlplane.compute.host.patience import patience
+from controlplane.compute.processes.limits import (
+    end_group,
+    forget_limits,
+    limit_compute,
+    max_processes,
+)
+from controlplane.compute.processes.occupants import lease
+from controlplane.compute.processes.process import clear_stale_pid_file, start_postgres
+from controlplane.compute.settings.configuration import ComputeSpec, render_configuration
 
 # As many prepared transactions as an endpoint may allow: recovery ends with an error if the log has
 # more at once than are allowed.

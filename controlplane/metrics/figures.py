@@ -109,7 +109,7 @@ CERTIFICATE_EXPIRY = Gauge(
     multiprocess_mode="livemin",
 )
 
-# The gauges that `management.host_figures` reads from the host and the database, each with its
+# The gauges that `running.host_figures` reads from the host and the database, each with its
 # description and labels. No process keeps them.
 READ_FROM_HOST = {
     "perch_info": ("The version of Perch", "version"),

@@ -58,7 +58,7 @@ DROP TRIGGER perch_branch_host ON controlplane_branch;
 DROP FUNCTION perch_host_of_project();
 """
 # The pause between two checks is two hours after the first check since the last use, and longer
-# after the second (`operations.availability`). So a check that is due more than four hours after
+# after the second (`operations.rounds.availability`). So a check that is due more than four hours after
 # the last use is one of those that a use makes due earlier. Other uses do not write the column.
 LOOK_AFTER_USE = """
 CREATE FUNCTION perch_check_is_due_earlier() RETURNS trigger LANGUAGE plpgsql AS $$

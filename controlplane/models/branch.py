@@ -69,7 +69,7 @@ class Branch(models.Model):
     catalog_revision = models.PositiveIntegerField(default=0)
     applied_catalog_revision = models.PositiveIntegerField(default=0)
     # Identifies the state of the compute's catalog when the rows were last brought to what SQL
-    # changed in it; "" before the first time. See `compute.catalog_reading`.
+    # changed in it; "" before the first time. See `compute.catalog.reading`.
     catalog_mark = models.TextField(default="", db_default="")
     created_at = models.DateTimeField(default=clock.now)
     updated_at = models.DateTimeField(default=clock.now)

@@ -130,7 +130,7 @@ class ServedHost:
 
     id: str
     region: str
-    # Its state directory (`compute.state_directory`): the identity, and the place.
+    # Its state directory (`compute.data.state_directory`): the identity, and the place.
     state_id: str
     state_place: str
 

@@ -1,7 +1,7 @@
 """The metrics of endpoints: what samples of their running computes have shown.
 
 A sample is taken once a minute. Its row is kept for some hours; then five minutes become one row,
-which is kept for two weeks (`operations.sampling`).
+which is kept for two weeks (`usage.sampling`).
 """
 
 from django.db import models
@@ -78,7 +78,7 @@ class LastSample(models.Model):
         Endpoint, primary_key=True, on_delete=models.CASCADE, related_name="+"
     )
     # When it was taken, and which data directory and process its counts were of
-    # (`compute.samples.Sample`).
+    # (`usage.samples.Sample`).
     sampled_at = models.DateTimeField()
     data = models.CharField(max_length=64)
     process = models.CharField(max_length=64)

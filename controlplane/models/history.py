@@ -5,10 +5,13 @@ from django.db import models
 from controlplane.models.branch import Branch
 from controlplane.models.project import host_of_project
 
+# The `end_reason` of a chain whose branch got other data.
+REPLACED = "replaced"
+
 
 class HistoryChain(models.Model):
     """A piece of a branch's history without gaps. The files are described in
-    `compute.history.chain`; the worker keeps this row equal to them."""
+    `history.local.chain`; the worker keeps this row equal to them."""
 
     branch = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="history_chains")
     host = host_of_project()
@@ -29,7 +32,7 @@ class HistoryChain(models.Model):
     spent_at = models.DateTimeField(null=True)
     # [{at, lsn, bytes}] of each base, the oldest first; the bytes as if it shared no blocks.
     bases = models.JSONField(default=list)
-    # When its commits were made (`compute.history.commits.Activity`): [[begin, count]] in spans of
+    # When its commits were made (`history.local.commits.Activity`): [[begin, count]] in spans of
     # `commit_span` seconds, and [{at, lsn, files}] of the last commits that removed tables' files.
     commit_span = models.PositiveIntegerField(default=60, db_default=60)
     commits = models.JSONField(default=list, db_default=[])
@@ -51,7 +54,7 @@ class HistoryChain(models.Model):
 class FormerPassword(models.Model):
     """A password that a role of the branch had. A trigger keeps it when the role's row gets another
     one or is deleted, because a branch of a past moment has the passwords of then, and the data
-    holds none (`compute.catalog_reading`)."""
+    holds none (`compute.catalog.reading`)."""
 
     # No foreign key: the trigger also runs while a branch and its roles are deleted.
     branch_id = models.CharField(max_length=60)

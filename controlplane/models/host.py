@@ -25,14 +25,14 @@ class Host(models.Model):
     # too, which saves the way through another host's proxy.
     address = models.CharField(max_length=200)
     port = models.PositiveIntegerField(default=5432)
-    # The id of the state directory that serves the host (`compute.state_directory.identity`). If
-    # two state directories served the same host, each would treat the other's computes as dead.
+    # The id of the state directory that serves the host (`compute.data.state_directory.identity`).
+    # If two state directories served the same host, each would treat the other's computes as dead.
     state_id = models.CharField(max_length=36, null=True)
     # Which machine, since its last boot, and which directory on it that is
-    # (`compute.state_directory.place`). A copy of the state directory has the same id, but another
-    # place.
+    # (`compute.data.state_directory.place`). A copy of the state directory has the same id, but
+    # another place.
     state_place = models.CharField(max_length=100, null=True)
-    # When it was declared lost (`services.lost_hosts`), and the state directory that served it
+    # When it was declared lost (`fleet.lost_hosts`), and the state directory that served it
     # then. That one is shut out by another `state_id`, and has the host's copies in the store.
     lost_at = models.DateTimeField(null=True)
     lost_state_id = models.CharField(max_length=36, default="", db_default="")
@@ -126,7 +126,7 @@ class Host(models.Model):
 
 
 class HostInvitation(models.Model):
-    """What `manage.py hosts add` has prepared for a new machine (`services.host_invitations`)."""
+    """What `manage.py hosts add` has prepared for a new machine (`fleet.invitations`)."""
 
     # The SHA-256 of the name by which it is taken, in hexadecimal.
     digest = models.CharField(primary_key=True, max_length=64)

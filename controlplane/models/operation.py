@@ -117,7 +117,7 @@ class Operation(models.Model):
     # The failed or cancelled operation that this one retries.
     retry_of = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="+")
     # Its steps so far: objects of {name, started_at, finished_at, detail}, oldest first. Only
-    # `operations.step_history` reads and writes them.
+    # `operations.engine.step_history` reads and writes them.
     steps = models.JSONField(default=list, db_default=models.Value([], models.JSONField()))
     # The id, in the log, of the request or the client's connection that scheduled it; "" for an
     # operation that a round scheduled.

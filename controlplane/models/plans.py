@@ -22,12 +22,13 @@ class PlanLimits:
     endpoints_of_project: int | None = None
     roles_of_branch: int | None = None
     databases_of_branch: int | None = None
-    # Bytes that one branch stores; see `operations.sizes` for what happens beyond the limit.
+    # Bytes that one branch stores; see `operations.rounds.sizes` for what happens beyond the limit.
     branch_bytes: int | None = None
     # Snapshots of a project. Each is a copy of a branch.
     snapshots_of_project: int | None = None
     # Of an account: deleted projects that can still be recovered, and bytes of their branches.
-    # Beyond either limit, the project that was deleted first is removed; see `operations.recovery`.
+    # Beyond either limit, the project that was deleted first is removed; see
+    # `operations.rounds.recovery`.
     deleted_projects: int | None = None
     deleted_bytes: int | None = None
     # Of a project: hidden branches whose data waits to be removed, which restores or deleted
@@ -39,7 +40,8 @@ class PlanLimits:
     history_seconds: int | None = None
     # Compute units of one endpoint.
     largest_compute: float = 56.0
-    # Requests to the API with all of the account's keys together; see `services.request_rates`.
+    # Requests to the API with all of the account's keys together; see
+    # `services.rules.request_rates`.
     requests_per_minute: int | None = None
     # Every plan has a limit, because each event of an account is matched against all its webhooks.
     webhooks: int = 50

@@ -15,7 +15,8 @@ class PostgresSettings(models.Model):
     major = models.PositiveSmallIntegerField(db_default=0)
     # As "18.1".
     version = models.CharField(max_length=32)
-    # {name: {vartype, unit, min, max, values, default, about}}; see `compute.postgres_settings`.
+    # {name: {vartype, unit, min, max, values, default, about}}; see
+    # `compute.settings.postgres_settings`.
     known = models.JSONField()
 
     class Meta:

@@ -43,7 +43,7 @@ class Project(models.Model):
     # {pg_settings, pgbouncer_settings} and the attributes of endpoints that are `in_defaults`.
     default_endpoint_settings = models.JSONField(default=dict)
     # {quota, allowed_ips, block_public_connections, block_outbound_connections,
-    # enable_logical_replication, durability}; see `services.project_settings`.
+    # enable_logical_replication, durability}; see `services.rules.project_settings`.
     settings = models.JSONField(default=dict)
     history_retention_seconds = models.PositiveIntegerField(default=86400)
     store_passwords = models.BooleanField(default=True)

@@ -11,11 +11,11 @@ start, and are stopped again if they continue.
 import logging
 
 from controlplane.compute import compute
-from controlplane.compute.branch_data import data_dir
-from controlplane.compute.filesystem import LockTimeout, lock_branches
-from controlplane.compute.process import StopFailed
-from controlplane.compute.space import host_space, make_room
-from controlplane.compute.tree import TreeUntrusted, size_on_disk
+from controlplane.compute.data.branch_data import data_dir
+from controlplane.compute.host.filesystem import LockTimeout, lock_branches
+from controlplane.compute.host.space import host_space, make_room
+from controlplane.compute.host.tree import TreeUntrusted, size_on_disk
+from controlplane.compute.processes.process import StopFailed
 from controlplane.models import Host
 
 log = logging.getLogger(__name__)

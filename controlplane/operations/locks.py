@@ -54,7 +54,7 @@ def locked_project(project_id: str) -> Iterator[Project]:
     statement may take, or in a round for as long as `left_if_busy` says.
 
     A caller that also needs branches on disk locks those first
-    (`compute.filesystem.lock_branches`). No caller locks two projects.
+    (`compute.host.filesystem.lock_branches`). No caller locks two projects.
     """
     with _turn(project_id), transaction.atomic(), together():
         if (within := _within.get()) is not None:

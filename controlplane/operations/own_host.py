@@ -5,7 +5,7 @@ from datetime import datetime
 
 from django.conf import settings
 
-from controlplane.compute.state_directory import identity, place
+from controlplane.compute.data.state_directory import identity, place
 from controlplane.models import Host, Region
 from controlplane.models.host import is_recent
 

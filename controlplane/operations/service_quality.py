@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db.models import Exists, OuterRef
 
-from controlplane.compute.branch_data import data_dir
+from controlplane.compute.data.branch_data import data_dir
 from controlplane.features import Problem
 from controlplane.models import UNFINISHED, Action, Branch, BranchState, Host, Operation
 

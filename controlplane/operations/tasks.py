@@ -10,9 +10,11 @@ import uuid
 from procrastinate import JobContext, RetryStrategy
 from procrastinate.contrib.django import app
 
-from controlplane.operations import engine, reconcile, schemas
-from controlplane.operations.at_rest import active
-from controlplane.operations.queue import earlier_runs
+from controlplane.operations.actions import schemas
+from controlplane.operations.engine import execution
+from controlplane.operations.queue.deferring import earlier_runs
+from controlplane.operations.rounds import reconcile
+from controlplane.operations.rounds.at_rest import active
 
 RETRY_STRATEGY = RetryStrategy(wait=1)  # seconds
 
@@ -20,7 +22,7 @@ RETRY_STRATEGY = RetryStrategy(wait=1)  # seconds
 @app.task(name="controlplane.run_operation", retry=RETRY_STRATEGY, pass_context=True)
 def run_operation(context: JobContext, operation_id: str, account: int | None = None) -> None:
     with active():
-        engine.run(uuid.UUID(operation_id), runs=earlier_runs(context.job))
+        execution.run(uuid.UUID(operation_id), runs=earlier_runs(context.job))
 
 
 @app.task(name="controlplane.reconcile_branch", retry=RETRY_STRATEGY)

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from controlplane.compute.filesystem import LockTimeout, lock_branches
-from controlplane.compute.patience import Patience
+from controlplane.compute.host.filesystem import LockTimeout, lock_branches
+from controlplane.compute.host.patience import Patience
 from controlplane.models import Host, Operation, OperationStatus
 
 # Seconds that an attempt waits for its branches, and between checks whether the worker is ending.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from django.db.models import Q, QuerySet
 
 from controlplane.models import Account, Branch, Project
-from controlplane.operations.scheduling import unfinished, unfinished_if_busy
+from controlplane.operations.engine.scheduling import unfinished, unfinished_if_busy
 from controlplane.services.branches import BRANCHES, with_pending
 from controlplane.services.errors import Invalid
 from controlplane.services.projects import find_project

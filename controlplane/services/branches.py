@@ -31,28 +31,32 @@ from controlplane.models import (
 )
 from controlplane.models.consumption import with_consumed_branches
 from controlplane.models.reading import Reading
-from controlplane.operations.actions import MAKES_BRANCH
-from controlplane.operations.branch_deletion import deletion_of, deletion_refusal, schedule_deletion
-from controlplane.operations.replacing import is_replaced, replacement_of
-from controlplane.operations.scheduling import (
+from controlplane.operations.actions.table import MAKES_BRANCH
+from controlplane.operations.engine.branch_deletion import (
+    deletion_of,
+    deletion_refusal,
+    schedule_deletion,
+)
+from controlplane.operations.engine.replacing import is_replaced, replacement_of
+from controlplane.operations.engine.scheduling import (
     IS_BUSY,
     schedule,
     unfinished,
     unfinished_if_busy,
 )
-from controlplane.services.branch_expiry import (
+from controlplane.services.creation import creation_steps, make_branch, make_endpoint
+from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable, taken_name
+from controlplane.services.history import PRESENT, MomentSpec
+from controlplane.services.passwords import give_new_passwords
+from controlplane.services.projects import changing_project, find_project
+from controlplane.services.rules.branch_expiry import (
     NEVER,
     Expiry,
     refuse_impossible_expiry,
     refuse_to_depend_on,
     set_expiry,
 )
-from controlplane.services.creation import creation_steps, make_branch, make_endpoint
-from controlplane.services.endpoint_attributes import EndpointAttributes
-from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable, taken_name
-from controlplane.services.history import PRESENT, MomentSpec
-from controlplane.services.passwords import give_new_passwords
-from controlplane.services.projects import changing_project, find_project
+from controlplane.services.rules.endpoint_attributes import EndpointAttributes
 
 CatalogRow = TypeVar("CatalogRow", Role, Database)
 BRANCH = Reading(

@@ -36,9 +36,8 @@ from controlplane.models import (
 )
 from controlplane.models.reading import Reading
 from controlplane.operations.details import ApplyConfigDetails
-from controlplane.operations.effects import pending_state
-from controlplane.operations.scheduling import Step, schedule, unfinished
-from controlplane.services import plan_limits
+from controlplane.operations.engine.effects import pending_state
+from controlplane.operations.engine.scheduling import Step, schedule, unfinished
 from controlplane.services.branches import (
     find_branch,
     refuse_while_deleting,
@@ -53,7 +52,8 @@ from controlplane.services.errors import (
 )
 from controlplane.services.passwords import decrypt, new_password, set_password
 from controlplane.services.projects import changing_project, find_project
-from controlplane.services.reserved_names import check_database_name, check_role_name
+from controlplane.services.rules import plan_limits
+from controlplane.services.rules.reserved_names import check_database_name, check_role_name
 
 # How long a caller may read a password again without another event.
 REVEAL_EVENT_INTERVAL = timedelta(hours=1)

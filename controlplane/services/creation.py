@@ -7,7 +7,7 @@ transaction, and schedules the steps.
 
 from collections.abc import Mapping, Sequence
 
-from controlplane.compute.space import size_text
+from controlplane.compute.host.space import size_text
 from controlplane.models import (
     ATTRIBUTES,
     MAY_SUCCEED,
@@ -23,26 +23,26 @@ from controlplane.models import (
     Project,
     Role,
 )
-from controlplane.operations.actions import MAKES_BRANCH
+from controlplane.operations.actions.table import MAKES_BRANCH
 from controlplane.operations.details import CreateBranchDetails
-from controlplane.operations.scheduling import Step
-from controlplane.services import plan_limits
-from controlplane.services.branch_expiry import (
+from controlplane.operations.engine.scheduling import Step
+from controlplane.services.errors import HostFull
+from controlplane.services.history import PastMoment
+from controlplane.services.passwords import give_new_passwords
+from controlplane.services.rules import plan_limits
+from controlplane.services.rules.branch_expiry import (
     NEVER,
     Expiry,
     refuse_impossible_expiry,
     set_expiry,
 )
-from controlplane.services.endpoint_attributes import (
+from controlplane.services.rules.endpoint_attributes import (
     EndpointAttributes,
     assign_attributes,
     check_endpoint,
     with_defaults,
 )
-from controlplane.services.errors import HostFull
-from controlplane.services.history import PastMoment
-from controlplane.services.passwords import give_new_passwords
-from controlplane.services.quotas import refuse_used_up
+from controlplane.services.rules.quotas import refuse_used_up
 
 
 def make_branch(

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controlplane import clock
-from controlplane.compute.configuration import default_settings
-from controlplane.compute.offered_settings import Offered, offered
-from controlplane.compute.postgres_settings import from_json
+from controlplane.compute.settings.configuration import default_settings
+from controlplane.compute.settings.offered_settings import Offered, offered
+from controlplane.compute.settings.postgres_settings import from_json
 from controlplane.events.changes import (
     endpoint_created,
     endpoint_deleted,
@@ -32,10 +32,9 @@ from controlplane.models import (
 )
 from controlplane.models.reading import Reading
 from controlplane.operations.details import ApplyConfigDetails
-from controlplane.operations.effects import pending_state
-from controlplane.operations.engine import withdraw
-from controlplane.operations.queue import enqueue_reconciliation
-from controlplane.operations.scheduling import (
+from controlplane.operations.engine.effects import pending_state
+from controlplane.operations.engine.execution import withdraw
+from controlplane.operations.engine.scheduling import (
     IS_BUSY,
     Step,
     expedite,
@@ -43,20 +42,21 @@ from controlplane.operations.scheduling import (
     unfinished,
     unfinished_if_busy,
 )
+from controlplane.operations.queue.deferring import enqueue_reconciliation
 from controlplane.services.branches import (
     find_branch,
     refuse_while_deleting,
     refuse_while_replaced,
 )
 from controlplane.services.creation import creation_steps, make_endpoint
-from controlplane.services.endpoint_attributes import (
+from controlplane.services.errors import Conflict, EndpointDisabled, FieldError, Locked, NotFound
+from controlplane.services.projects import changing_project, find_project
+from controlplane.services.rules.endpoint_attributes import (
     EndpointAttributes,
     assign_attributes,
     check_endpoint,
 )
-from controlplane.services.errors import Conflict, EndpointDisabled, FieldError, Locked, NotFound
-from controlplane.services.projects import changing_project, find_project
-from controlplane.services.quotas import refuse_used_up
+from controlplane.services.rules.quotas import refuse_used_up
 
 # The type of the event for a request, by the action that it schedules.
 REQUESTS = {
@@ -81,7 +81,7 @@ OWN_ENDPOINT = Reading(
     joined=["project", "project__host", "project__region"],
     extra=IS_BUSY,
 )
-# Without those that read a past moment for a while (`services.time_travel`).
+# Without those that read a past moment for a while (`history.time_travel`).
 ENDPOINTS = Reading(
     Endpoint,
     """

@@ -8,7 +8,7 @@ from django.db import OperationalError
 from psycopg.errors import DeadlockDetected, QueryCanceled
 
 # The operations layer raises HostAway; the API handles it like the errors here.
-from controlplane.operations.scheduling import HostAway as HostAway
+from controlplane.operations.engine.scheduling import HostAway as HostAway
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,19 @@ from controlplane.events.changes import branch_updated
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import Account, Branch, BranchState, Endpoint, EndpointState, Operation
-from controlplane.operations.effects import pending_state
-from controlplane.operations.scheduling import unfinished
+from controlplane.operations.engine.effects import pending_state
+from controlplane.operations.engine.scheduling import unfinished
 from controlplane.services import endpoints
-from controlplane.services.branch_expiry import refuse_to_depend_on
 from controlplane.services.branches import (
     find_branch,
     refuse_taken_name,
     refuse_while_deleting,
     refuse_while_replaced,
 )
-from controlplane.services.endpoint_attributes import EndpointAttributes
 from controlplane.services.errors import NotFound, Unprocessable
 from controlplane.services.projects import changing_project
+from controlplane.services.rules.branch_expiry import refuse_to_depend_on
+from controlplane.services.rules.endpoint_attributes import EndpointAttributes
 from controlplane.services.snapshots import name_of_replaced
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controlplane.models import GIVEN_UP, Action, Branch, Endpoint, Operation
-from controlplane.operations.effects import pending_state
+from controlplane.operations.engine.effects import pending_state
 from controlplane.services.branches import refuse_while_deleting
 from controlplane.services.errors import Conflict
 

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from controlplane import clock
-from controlplane.compute.history.chain import REPLACED
-from controlplane.compute.history.log import lsn_text as lsn_text
-from controlplane.compute.history.log import parse_lsn
+from controlplane.compute.host.wal import lsn_text as lsn_text
+from controlplane.compute.host.wal import parse_lsn
 from controlplane.models import Branch, EndpointState, HistoryChain
+from controlplane.models.history import REPLACED
 from controlplane.models.reading import Reading
 from controlplane.operations.details import CreateBranchDetails
 from controlplane.services.errors import Unprocessable
 
-# Bytes of log that a compute keeps at most until they are copied (`compute.configuration`).
+# Bytes of log that a compute keeps at most until they are copied
+# (`compute.settings.configuration`).
 MAX_UNCOPIED_BYTES = 2 << 30
 CHAINS = Reading(HistoryChain, "WHERE t.branch_id = %(branch)s ORDER BY t.number")
 
@@ -135,7 +136,7 @@ class History:
 
     def _has_position(self, lsn: int) -> bool:
         """Whether a chain may have the position. A branch that was restored had some positions
-        twice; which one is meant, the host decides by its log (`compute.history.moments`)."""
+        twice; which one is meant, the host decides by its log (`history.local.moments`)."""
         following: HistoryChain | None = None
         for chain in reversed(self.chains):
             if chain.first_lsn <= lsn <= chain.last_lsn + _unpublished(chain):

@@ -8,7 +8,7 @@ from django.db import connection, transaction
 from django.db.models import Count, Q, QuerySet
 
 from controlplane.models import UNFINISHED, EndpointState, Host, Lane, Operation, Project
-from controlplane.operations.retention import forget_projects
+from controlplane.operations.rounds.retention import forget_projects
 from controlplane.services.errors import Conflict, NotFound
 
 

@@ -6,11 +6,11 @@ from datetime import UTC
 
 from django.db import connection
 
-from controlplane.compute.steps import Step as Step
+from controlplane.compute.host.steps import Step as Step
 from controlplane.models import Account, Operation, OperationStatus
 from controlplane.models.operation_pages import OperationFilter, chains_of, page_of
 from controlplane.models.reading import Reading
-from controlplane.operations.step_history import steps_of as steps_of
+from controlplane.operations.engine.step_history import steps_of as steps_of
 from controlplane.services.errors import NotFound
 from controlplane.services.operation_filters import time_of
 from controlplane.services.projects import find_project

@@ -9,21 +9,21 @@ from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import Account, Operation, Project
 from controlplane.models.consumption import with_consumed_projects
-from controlplane.services import plan_limits
-from controlplane.services.endpoint_attributes import (
+from controlplane.services.errors import FieldError, refuse_fields
+from controlplane.services.projects import changing_project
+from controlplane.services.rules import plan_limits
+from controlplane.services.rules.endpoint_attributes import (
     EndpointAttributes,
     check_defaults,
     merged_defaults,
 )
-from controlplane.services.endpoint_settings import check_json_size
-from controlplane.services.errors import FieldError, refuse_fields
-from controlplane.services.logical_replication import suspend_for_logical_replication
-from controlplane.services.project_settings import (
+from controlplane.services.rules.endpoint_settings import check_json_size
+from controlplane.services.rules.logical_replication import suspend_for_logical_replication
+from controlplane.services.rules.project_settings import (
     ProjectSettings,
     check_durability,
     merged_project_settings,
 )
-from controlplane.services.projects import changing_project
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 
 from controlplane import clock
-from controlplane.compute.configuration import LOCALE
+from controlplane.compute.settings.configuration import LOCALE
 from controlplane.events.catalog import database_created, role_created
 from controlplane.events.changes import (
     branch_created,
@@ -36,17 +36,10 @@ from controlplane.models import (
 )
 from controlplane.models.consumption import with_consumed_projects
 from controlplane.models.reading import Reading
-from controlplane.operations.engine import withdraw
-from controlplane.operations.replacing import give_up_replacing
-from controlplane.operations.scheduling import Step, schedule
-from controlplane.services import plan_limits
+from controlplane.operations.engine.execution import withdraw
+from controlplane.operations.engine.replacing import give_up_replacing
+from controlplane.operations.engine.scheduling import Step, schedule
 from controlplane.services.creation import make_branch, make_endpoint
-from controlplane.services.endpoint_attributes import (
-    EndpointAttributes,
-    check_defaults,
-    merged_defaults,
-)
-from controlplane.services.endpoint_settings import check_json_size
 from controlplane.services.errors import (
     Invalid,
     Locked,
@@ -56,13 +49,20 @@ from controlplane.services.errors import (
 )
 from controlplane.services.organizations import check_organization
 from controlplane.services.passwords import encrypt, new_password, scram_verifier
-from controlplane.services.placement import choose_host
-from controlplane.services.project_settings import (
+from controlplane.services.rules import plan_limits
+from controlplane.services.rules.endpoint_attributes import (
+    EndpointAttributes,
+    check_defaults,
+    merged_defaults,
+)
+from controlplane.services.rules.endpoint_settings import check_json_size
+from controlplane.services.rules.placement import choose_host
+from controlplane.services.rules.project_settings import (
     ProjectSettings,
     check_durability,
     merged_project_settings,
 )
-from controlplane.services.reserved_names import check_database_name, check_role_name
+from controlplane.services.rules.reserved_names import check_database_name, check_role_name
 
 
 @dataclass(frozen=True, kw_only=True)

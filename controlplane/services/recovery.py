@@ -7,10 +7,10 @@ from controlplane.events.changes import project_recovered
 from controlplane.events.recording import record, together
 from controlplane.models import Account, Branch, Endpoint, EndpointState, Project
 from controlplane.operations.states import enter
-from controlplane.services import plan_limits
 from controlplane.services.branch_pages import BranchFilters, list_branches
 from controlplane.services.errors import Conflict, NotFound
 from controlplane.services.projects import get_project, lock_project
+from controlplane.services.rules import plan_limits
 
 
 def recover_project(account: Account, project_id: str) -> tuple[Project, list[Branch]]:

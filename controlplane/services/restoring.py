@@ -18,10 +18,9 @@ from controlplane.models import (
     RequestKind,
 )
 from controlplane.operations.details import CreateBranchDetails, SuspendComputeDetails
-from controlplane.operations.effects import pending_state
-from controlplane.operations.replacing import replacement_of
-from controlplane.operations.scheduling import Step, schedule, unfinished
-from controlplane.services.branch_expiry import refuse_to_depend_on
+from controlplane.operations.engine.effects import pending_state
+from controlplane.operations.engine.replacing import replacement_of
+from controlplane.operations.engine.scheduling import Step, schedule, unfinished
 from controlplane.services.branches import (
     find_branch,
     refuse_taken_name,
@@ -33,6 +32,7 @@ from controlplane.services.errors import Conflict, Unprocessable
 from controlplane.services.given_up import GivenUp
 from controlplane.services.history import PRESENT, MomentSpec, PastMoment, history_of, lsn_text
 from controlplane.services.projects import changing_project
+from controlplane.services.rules.branch_expiry import refuse_to_depend_on
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,18 +26,18 @@ from controlplane.models import (
     OperationStatus,
     Project,
 )
-from controlplane.operations.actions import MAKES_BRANCH, details_of
+from controlplane.operations.actions.table import MAKES_BRANCH, details_of
 from controlplane.operations.details import ApplyConfigDetails
-from controlplane.operations.replacing import replacement_of
-from controlplane.operations.scheduling import Step, unfinished
+from controlplane.operations.engine.replacing import replacement_of
+from controlplane.operations.engine.scheduling import Step, unfinished
 from controlplane.services.branches import refuse_deletion, refuse_while_deleting
 from controlplane.services.creation import creation_steps
-from controlplane.services.endpoint_attributes import check_endpoint
 from controlplane.services.endpoints import refuse_occupied, refuse_while_configured
 from controlplane.services.errors import Conflict, Unprocessable
 from controlplane.services.given_up import GivenUp
-from controlplane.services.quotas import refuse_used_up
 from controlplane.services.restoring import replace_again
+from controlplane.services.rules.endpoint_attributes import check_endpoint
+from controlplane.services.rules.quotas import refuse_used_up
 
 CHANGED = ["branch_id", *APPLIED]
 

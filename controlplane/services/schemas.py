@@ -15,7 +15,7 @@ from typing import Any
 from django.db import transaction
 
 from controlplane import clock
-from controlplane.compute.accounts import limit_command
+from controlplane.compute.host.accounts import limit_command
 from controlplane.compute.pooler import RESET
 from controlplane.models import (
     UNFINISHED,
@@ -30,9 +30,9 @@ from controlplane.models import (
     SchemaFormat,
     SchemaReading,
 )
-from controlplane.operations.idleness import timeout_of
-from controlplane.operations.queue import enqueue_reading
-from controlplane.operations.scheduling import HostAway
+from controlplane.operations.engine.scheduling import HostAway
+from controlplane.operations.queue.deferring import enqueue_reading
+from controlplane.operations.rounds.idleness import timeout_of
 from controlplane.services.branches import find_branch
 from controlplane.services.catalog import find_database
 from controlplane.services.endpoints import find_endpoint

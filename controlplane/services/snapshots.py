@@ -26,9 +26,8 @@ from controlplane.models import (
     Snapshot,
 )
 from controlplane.models.reading import Reading
-from controlplane.operations.scheduling import schedule, unfinished
-from controlplane.operations.snapshots import schedule_snapshot_deletion
-from controlplane.services import plan_limits
+from controlplane.operations.engine.scheduling import schedule, unfinished
+from controlplane.operations.rounds.snapshots import schedule_snapshot_deletion
 from controlplane.services.branches import (
     copied_catalog,
     find_branch,
@@ -43,6 +42,7 @@ from controlplane.services.history import PRESENT, MomentSpec
 from controlplane.services.passwords import give_new_passwords
 from controlplane.services.projects import changing_project, find_project
 from controlplane.services.restoring import replace_data
+from controlplane.services.rules import plan_limits
 
 # The most characters of a branch's or a snapshot's name.
 MAX_NAME_LENGTH = 256

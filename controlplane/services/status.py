@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 
 from controlplane import clock
-from controlplane.compute.pooler_settings import keeps_prepared_statements
+from controlplane.compute.settings.pooler_settings import keeps_prepared_statements
 from controlplane.database.version import perch_version
 from controlplane.events import outbox
 from controlplane.models import (

@@ -7,8 +7,8 @@ from controlplane.actors import Actor, ActorType, acting_as, current_actor
 from controlplane.events.changes import cancelling_requested, operation_retried
 from controlplane.events.recording import record
 from controlplane.models import GIVEN_UP, Account, Operation, Project
-from controlplane.operations.cancelling import GIVING_UP, cancel, cancel_refusal
-from controlplane.operations.scheduling import schedule
+from controlplane.operations.engine.cancelling import GIVING_UP, cancel, cancel_refusal
+from controlplane.operations.engine.scheduling import schedule
 from controlplane.services.errors import Conflict, NotFound
 from controlplane.services.projects import changing_project
 from controlplane.services.retrying import retries_of, steps_again

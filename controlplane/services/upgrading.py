@@ -6,7 +6,7 @@ tell is checked by the operation, before it switches anything.
 
 from collections.abc import Iterator, Sequence
 
-from controlplane.compute.postgres_settings import complaint, from_json
+from controlplane.compute.settings.postgres_settings import complaint, from_json
 from controlplane.models import (
     Action,
     Endpoint,
@@ -15,13 +15,13 @@ from controlplane.models import (
     PostgresSettings,
     Project,
 )
-from controlplane.operations import cancelling
-from controlplane.operations.actions import details_of, rule_of
+from controlplane.operations.actions.table import details_of, rule_of
 from controlplane.operations.details import UpgradeProjectDetails
+from controlplane.operations.engine import cancelling
+from controlplane.operations.engine.scheduling import Step, schedule, unfinished
 from controlplane.operations.locks import locked_project
-from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.services.errors import Conflict, NotFound, Unprocessable
-from controlplane.services.placement import versions_of
+from controlplane.services.rules.placement import versions_of
 
 
 def upgrade(project_id: str, *, to: int, only_check: bool = False) -> list[Operation]:

@@ -6,11 +6,11 @@ from datetime import timedelta
 from controlplane import clock
 from controlplane.models import Action, Endpoint, EndpointState, Lane, Operation, OperationStatus
 from controlplane.models.reading import Reading
-from controlplane.operations.actions import STARTS
-from controlplane.operations.effects import LIVING, living_endpoint
+from controlplane.operations.actions.table import STARTS
+from controlplane.operations.engine.effects import LIVING, living_endpoint
+from controlplane.operations.engine.scheduling import HostAway
 from controlplane.operations.locks import locked_project
-from controlplane.operations.reconcile import reconcile_branch
-from controlplane.operations.scheduling import HostAway
+from controlplane.operations.rounds.reconcile import reconcile_branch
 from controlplane.services.endpoints import ensure_state
 from controlplane.services.errors import EndpointDisabled, NotFound, ServiceError
 

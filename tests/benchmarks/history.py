@@ -17,7 +17,7 @@ from typing import Any
 
 import django
 
-from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.host.binaries import postgres_bin
 from tests.support.filesystems import mounted
 from tests.support.past import history, with_history
 from tests.support.project import Project

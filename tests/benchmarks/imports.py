@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.compute.configuration import default_settings
+from controlplane.compute.settings.configuration import default_settings
 from tests.support.bare_postgres import SUPERUSER, BarePostgres, Programs, private_directory
 from tests.support.place import Place, environment_of
 from tests.support.stack import new_state_dir, running_stack

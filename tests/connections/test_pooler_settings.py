@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from controlplane.compute.pooler import pooler_version
-from controlplane.compute.pooler_settings import ALLOWED
+from controlplane.compute.settings.pooler_settings import ALLOWED
 from tests.support.place import Place
 from tests.support.project import locked, refusal
 from tests.support.waiting import wait_for

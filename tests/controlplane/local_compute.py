@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from controlplane.compute import compute
-from controlplane.compute.configuration import ComputeSpec
-from controlplane.compute.occupants import processes_in
-from controlplane.compute.session import session, socket_dir
+from controlplane.compute.processes.occupants import processes_in
+from controlplane.compute.processes.session import session, socket_dir
+from controlplane.compute.settings.configuration import ComputeSpec
 from tests.support.own_compute import own_branch, postmaster_of
 from tests.support.waiting import wait_for
 

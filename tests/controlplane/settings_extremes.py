@@ -16,15 +16,21 @@ import psutil
 import psycopg
 from django.conf import settings
 
-from controlplane.compute import branch_data, compute, observation
-from controlplane.compute.binaries import default_major
-from controlplane.compute.catalog import CatalogSpec, DatabaseSpec, RoleSpec, apply_catalog
-from controlplane.compute.configuration import ComputeSpec
-from controlplane.compute.known_settings import ask_postgres
-from controlplane.compute.postgres_settings import ALLOWED, complaint, from_json, written_range
-from controlplane.compute.schema import schema_as_sql
-from controlplane.compute.session import session, socket_dir
-from controlplane.compute.state_directory import prepare_state_directory
+from controlplane.compute import compute, observation
+from controlplane.compute.catalog.applying import CatalogSpec, DatabaseSpec, RoleSpec, apply_catalog
+from controlplane.compute.data import branch_data
+from controlplane.compute.data.known_settings import ask_postgres
+from controlplane.compute.data.state_directory import prepare_state_directory
+from controlplane.compute.host.binaries import default_major
+from controlplane.compute.processes.session import session, socket_dir
+from controlplane.compute.schemas.schema import schema_as_sql
+from controlplane.compute.settings.configuration import ComputeSpec
+from controlplane.compute.settings.postgres_settings import (
+    ALLOWED,
+    complaint,
+    from_json,
+    written_range,
+)
 
 MIB = 1 << 20
 BRANCH, COPY = "br-extreme", "br-extreme-copy"

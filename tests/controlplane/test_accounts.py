@@ -11,8 +11,8 @@ from django.test import Client as DjangoClient
 
 from controlplane import clock
 from controlplane.models import Account, ApiKey, Event, Host, Plan, Project
-from controlplane.operations.recovery import remove_unrecovered
-from controlplane.operations.retention import forget_deleted
+from controlplane.operations.rounds.recovery import remove_unrecovered
+from controlplane.operations.rounds.retention import forget_deleted
 from controlplane.services import account_management as management
 from controlplane.services.errors import Conflict, Forbidden
 from tests.controlplane.rows import make_project

@@ -9,9 +9,9 @@ import pytest
 from django.conf import settings
 
 from controlplane.actors import ActorType
-from controlplane.compute.branch_data import NoSuchBranchData
-from controlplane.compute.process import StartFailed, _complaints
-from controlplane.compute.space import NotEnoughSpace
+from controlplane.compute.data.branch_data import NoSuchBranchData
+from controlplane.compute.host.space import NotEnoughSpace
+from controlplane.compute.processes.process import StartFailed, _complaints
 from controlplane.models import (
     Action,
     Configuration,
@@ -19,16 +19,16 @@ from controlplane.models import (
     Operation,
     OperationStatus,
 )
-from controlplane.operations import words as of_operations
-from controlplane.operations.actions import actions, details_of
-from controlplane.operations.cancelling import cancel_refusal
+from controlplane.operations.actions import words as of_operations
+from controlplane.operations.actions.table import actions, details_of
+from controlplane.operations.actions.words import failure_message, without_paths
 from controlplane.operations.details import (
     ApplyConfigDetails,
     Details,
     StartComputeDetails,
     SuspendComputeDetails,
 )
-from controlplane.operations.words import failure_message, without_paths
+from controlplane.operations.engine.cancelling import cancel_refusal
 
 BEFORE: Configuration = {
     "settings": {"pg_settings": {"work_mem": "9MB"}},

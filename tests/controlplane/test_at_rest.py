@@ -12,16 +12,16 @@ import pytest
 
 from controlplane.compute import compute
 from controlplane.features import Round
+from controlplane.history.keeping import _running
 from controlplane.management.commands.worker import pause
 from controlplane.models import Account, Endpoint, EndpointState, Host
-from controlplane.operations import at_rest, reconcile, vitals
-from controlplane.operations.at_rest import active, is_at_rest
-from controlplane.operations.catalog_mending import mend_catalogs
-from controlplane.operations.history import _running
-from controlplane.operations.idleness import suspend_idle_endpoints
-from controlplane.operations.quota_rounds import hold_to_quotas
-from controlplane.operations.sizes import measure_nearly_full, measure_sizes
-from controlplane.operations.upkeep import all_rounds
+from controlplane.operations.rounds import at_rest, reconcile, vitals
+from controlplane.operations.rounds.at_rest import active, is_at_rest
+from controlplane.operations.rounds.catalog_mending import mend_catalogs
+from controlplane.operations.rounds.idleness import suspend_idle_endpoints
+from controlplane.operations.rounds.sizes import measure_nearly_full, measure_sizes
+from controlplane.operations.rounds.upkeep import all_rounds
+from controlplane.usage.quota_rounds import hold_to_quotas
 from tests.controlplane.rows import make_project
 
 LONG = 60.0

@@ -17,13 +17,13 @@ from controlplane.backup.branch_copy import copy_branch
 from controlplane.backup.manifest import BranchCopy, Manifest, read_manifest, verify
 from controlplane.backup.restored_rows import settle_rows
 from controlplane.backup.taking import BackupRefused, take_backup
-from controlplane.compute.accounts import own_account
-from controlplane.compute.branch_data import branch_dir, data_dir
-from controlplane.compute.filesystem import LockTimeout, lock_branches
-from controlplane.compute.idle_data import DataInUse, idle_data
-from controlplane.compute.occupants import lease
-from controlplane.compute.patience import report_progress
-from controlplane.compute.tree import clone_tree
+from controlplane.compute.data.branch_data import branch_dir, data_dir
+from controlplane.compute.data.idle_data import DataInUse, idle_data
+from controlplane.compute.host.accounts import own_account
+from controlplane.compute.host.filesystem import LockTimeout, lock_branches
+from controlplane.compute.host.patience import report_progress
+from controlplane.compute.host.tree import clone_tree
+from controlplane.compute.processes.occupants import lease
 from controlplane.models import Account, Action, Branch, Host, Operation, Snapshot, Span, Usage
 from controlplane.models import Project as ProjectRow
 from tests.controlplane.rows import make_project, make_snapshot

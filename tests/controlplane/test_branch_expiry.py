@@ -7,8 +7,8 @@ import pytest
 from django.utils import timezone
 
 from controlplane.models import Account, Branch, Endpoint, Event, Host, Operation, Project
-from controlplane.operations.branch_deletion import schedule_deletion
-from controlplane.operations.expiry import BATCH_SIZE, MAX_WAITING, expire_branches
+from controlplane.operations.engine.branch_deletion import schedule_deletion
+from controlplane.operations.rounds.expiry import BATCH_SIZE, MAX_WAITING, expire_branches
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
 from tests.controlplane.rows import make_host, make_project
@@ -251,7 +251,9 @@ class TestRound:
                 raise ValueError("of this project alone")
             return schedule_deletion(project, branch)
 
-        monkeypatch.setattr("controlplane.operations.expiry.schedule_deletion", fails_for_the_first)
+        monkeypatch.setattr(
+            "controlplane.operations.rounds.expiry.schedule_deletion", fails_for_the_first
+        )
         expire_branches(host)
         assert (deletions(first), len(deletions(second))) == ([], 1)
 

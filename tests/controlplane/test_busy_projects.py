@@ -12,12 +12,13 @@ from django.utils import timezone
 
 from controlplane.compute import observation
 from controlplane.models import Account, Branch, Endpoint, Host, Operation, Plan, Project, Snapshot
-from controlplane.operations import idleness, locks, sizes, vitals
-from controlplane.operations.availability import check_availability
-from controlplane.operations.expiry import expire_branches
-from controlplane.operations.hidden_branches import remove_unwanted
-from controlplane.operations.recovery import remove_unrecovered
-from controlplane.operations.snapshots import expire_snapshots
+from controlplane.operations import locks
+from controlplane.operations.rounds import idleness, sizes, vitals
+from controlplane.operations.rounds.availability import check_availability
+from controlplane.operations.rounds.expiry import expire_branches
+from controlplane.operations.rounds.hidden_branches import remove_unwanted
+from controlplane.operations.rounds.recovery import remove_unrecovered
+from controlplane.operations.rounds.snapshots import expire_snapshots
 from tests.controlplane.rows import make_project
 
 pytestmark = pytest.mark.django_db(transaction=True)

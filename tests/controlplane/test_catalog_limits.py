@@ -7,10 +7,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
-from controlplane.compute.catalog_reading import Found, FoundDatabase, FoundRole
+from controlplane.compute.catalog.reading import Found, FoundDatabase, FoundRole
 from controlplane.models import Account, Branch, Database, Event, Host, Plan, Project, Role
-from controlplane.operations import catalog_rows
-from controlplane.operations.catalog_rows import CatalogRows, wanted
+from controlplane.operations.catalog import rows
+from controlplane.operations.catalog.rows import CatalogRows, wanted
 from tests.controlplane.rows import make_project
 
 LIMIT = 100  # of the plan "standard"
@@ -96,7 +96,7 @@ def test_many_roles_cost_few_queries(branch: Branch) -> None:
 
 
 def test_a_plan_without_limits_has_a_bound(branch: Branch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog_rows, "MAX_IMPORTED", 20)
+    monkeypatch.setattr(rows, "MAX_IMPORTED", 20)
     branch.project.account.plan = Plan.UNLIMITED
     bring(branch, range(50), range(50))
     assert (branch.roles.count(), branch.databases.count()) == (20, 20)

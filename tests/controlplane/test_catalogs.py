@@ -12,8 +12,8 @@ import pytest
 from django.test import Client as DjangoClient
 
 from controlplane.compute import compute
-from controlplane.compute.catalog import Failure, RoleSpec
-from controlplane.compute.filesystem import LockTimeout
+from controlplane.compute.catalog.applying import Failure, RoleSpec
+from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.models import (
     Account,
     Action,
@@ -27,9 +27,10 @@ from controlplane.models import (
     Operation,
     Role,
 )
-from controlplane.operations import catalog_mending, running, vitals
-from controlplane.operations.catalog import NotApplied
-from controlplane.operations.catalog_mending import mend_catalogs
+from controlplane.operations.actions import running
+from controlplane.operations.catalog.applying import NotApplied
+from controlplane.operations.rounds import catalog_mending, vitals
+from controlplane.operations.rounds.catalog_mending import mend_catalogs
 from tests.controlplane.rows import make_project
 from tests.support.project import Project
 from tests.support.waiting import wait_for

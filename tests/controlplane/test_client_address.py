@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import console.client_address
-import controlplane.api.client_address
+import controlplane.api.http.client_address
 from tests.support.client import Client
 from tests.support.log_lines import await_line
 from tests.support.stack import PROXY_ADDRESS, Stack
@@ -18,7 +18,7 @@ from tests.support.stack import PROXY_ADDRESS, Stack
 PROXIES = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
 
 
-@pytest.mark.parametrize("module", [controlplane.api.client_address, console.client_address])
+@pytest.mark.parametrize("module", [controlplane.api.http.client_address, console.client_address])
 class TestClientOf:
     @pytest.mark.parametrize(
         ("peer", "forwarded_for", "client"),

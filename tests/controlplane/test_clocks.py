@@ -15,12 +15,12 @@ from procrastinate.jobs import Job
 from procrastinate.testing import InMemoryConnector
 
 from controlplane import clock
-from controlplane.compute.catalog_reading import end_sessions_begun_before
+from controlplane.compute.catalog.reading import end_sessions_begun_before
 from controlplane.database.base import BoundedConnection, check_good
 from controlplane.models import Account, Host
-from controlplane.operations.lane_jobs import LaneJobs
 from controlplane.operations.own_host import adopt_host
-from controlplane.operations.upkeep import publish
+from controlplane.operations.queue.lane_jobs import LaneJobs
+from controlplane.operations.rounds.upkeep import publish
 from controlplane.services.health import examine
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_project

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from django.core.management.base import CommandError
 
-from controlplane.management import coming_up
-from controlplane.management.coming_up import ComingUp
-from controlplane.management.progress_bar import bar
+from controlplane.running import coming_up
+from controlplane.running.coming_up import ComingUp
+from controlplane.running.progress_bar import bar
 from tests.selection import first_of
 from tests.support.waiting import wait_for
 

@@ -14,17 +14,17 @@ from django.utils import timezone
 from psycopg.errors import DeadlockDetected, DiskFull, LockNotAvailable
 
 from controlplane import clock
-from controlplane.compute.state_directory import identity
+from controlplane.compute.data.state_directory import identity
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
-from controlplane.management import host_figures
 from controlplane.management.commands import migrate
 from controlplane.management.commands.metrics import address_text, parsed
 from controlplane.management.commands.pg_restore import Command as PgRestore
-from controlplane.management.host_figures import HostFigures
-from controlplane.management.postgres_programs import Way, environment_for
 from controlplane.models import Account, Endpoint, Host, Project, Region
 from controlplane.models.host import AWAY_AFTER
+from controlplane.running import host_figures
+from controlplane.running.host_figures import HostFigures
+from controlplane.running.postgres_programs import Way, environment_for
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_host, make_project
 

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.compute.logs import MAX_LOG_BYTES, flush_log, follow_logs, open_log
+from controlplane.compute.host.logs import MAX_LOG_BYTES, flush_log, follow_logs, open_log
 from tests.controlplane.branch_directories import coming_and_going
 from tests.support.processes import processes_of
 from tests.support.project import Project

@@ -15,11 +15,17 @@ import pytest
 from django.conf import settings
 
 from controlplane.compute import compute
-from controlplane.compute.accounts import account_of
-from controlplane.compute.confinement import landlock_version, start_confined
-from controlplane.compute.occupants import StopFailed, end_lease, is_leased, lease, processes_in
+from controlplane.compute.host.accounts import account_of
+from controlplane.compute.host.confinement import landlock_version, start_confined
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pgbouncer
-from controlplane.compute.session import socket_dir
+from controlplane.compute.processes.occupants import (
+    StopFailed,
+    end_lease,
+    is_leased,
+    lease,
+    processes_in,
+)
+from controlplane.compute.processes.session import socket_dir
 from tests.controlplane.local_compute import BRANCH, ENDPOINT, SPEC, branch, computes
 from tests.support.processes import opened_of_root
 
@@ -107,7 +113,7 @@ def test_it_reaches_nothing_but_its_paths(tmp_path: Path, port: int) -> None:
 def test_without_landlock_it_still_has_no_sockets(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("controlplane.compute.confinement.landlock_version", lambda: 0)
+    monkeypatch.setattr("controlplane.compute.host.confinement.landlock_version", lambda: 0)
     found = run(tmp_path, port)
     assert "read outside" in found
     assert not found & {"AF_INET", "AF_INET6", "AF_NETLINK", "connected", "traced"}

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from controlplane.models import Account, Branch, Endpoint, Host, Plan, Project
 from controlplane.models.consumed import next_period, period_of, previous_period
-from controlplane.operations.retention import forget_projects
+from controlplane.operations.rounds.retention import forget_projects
 from tests.controlplane.rows import make_project
 
 HOUR = timedelta(hours=1)

@@ -14,17 +14,18 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from controlplane.compute import base_backup, branch_data, compute
-from controlplane.compute.accounts import own_account
-from controlplane.compute.base_backup import PROCESS_FILES
-from controlplane.compute.binaries import postgres_bin
-from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec
-from controlplane.compute.filesystem import sync_tree
-from controlplane.compute.history.log import lsn_text, segment_name
+from controlplane.compute import compute
+from controlplane.compute.data import base_backup, branch_data
+from controlplane.compute.data.base_backup import PROCESS_FILES
+from controlplane.compute.data.state_directory import prepare_state_directory
+from controlplane.compute.host.accounts import own_account
+from controlplane.compute.host.binaries import postgres_bin
+from controlplane.compute.host.filesystem import sync_tree
+from controlplane.compute.host.tree import SEGMENT_SIZE, clone_tree, shares_blocks, tree_size
+from controlplane.compute.host.wal import lsn_text, segment_name
 from controlplane.compute.observation import POSTGRES_LOG_BYTES, measure
-from controlplane.compute.session import socket_dir
-from controlplane.compute.state_directory import prepare_state_directory
-from controlplane.compute.tree import SEGMENT_SIZE, clone_tree, shares_blocks, tree_size
+from controlplane.compute.processes.session import socket_dir
+from controlplane.compute.settings.configuration import PLATFORM_ROLE, ComputeSpec
 from tests.support.filesystems import free_bytes, mounted
 from tests.support.stack import new_state_dir
 

@@ -23,8 +23,8 @@ from controlplane.database.connection_counts import most_connections, needed_con
 from controlplane.features import Round
 from controlplane.management.commands import worker
 from controlplane.models import Account, Host
-from controlplane.operations import vitals
 from controlplane.operations.locks import locked_project
+from controlplane.operations.rounds import vitals
 from tests.controlplane.rows import make_project
 from tests.support.client import ENDED
 from tests.support.processes import processes_of

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from controlplane import clock
-from controlplane.compute import branch_data
-from controlplane.compute.integrity import DataDamaged, check_structures
-from controlplane.compute.session import socket_dir
-from controlplane.compute.tree import open_directory
-from controlplane.history_store.drills import verify
-from controlplane.history_store.layout import BranchList, StoredData, branch_folder, write_list
-from controlplane.history_store.objects import Store
-from controlplane.history_store.trees import tree_stream
+from controlplane.compute.data import branch_data
+from controlplane.compute.data.integrity import DataDamaged, check_structures
+from controlplane.compute.host.tree import open_directory
+from controlplane.compute.processes.session import socket_dir
+from controlplane.history.store.drills import verify
+from controlplane.history.store.layout import BranchList, StoredData, branch_folder, write_list
+from controlplane.history.store.objects import Store
+from controlplane.history.store.trees import tree_stream
 from tests.controlplane.test_copies import PARENT, running, state_dir
 from tests.support.object_store import file_store
 from tests.support.stack import new_state_dir

@@ -23,7 +23,7 @@ from controlplane.models import (
     Operation,
     Project,
 )
-from controlplane.operations.effects import go_back
+from controlplane.operations.engine.effects import go_back
 from tests.controlplane.field_declarations import another_value, default_of
 from tests.controlplane.rows import make_project
 from tests.support.stack import ROOT

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.compute.log_lines import (
+from controlplane.compute.host.log_lines import (
     Follower,
     LogLine,
     last_lines,

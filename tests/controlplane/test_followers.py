@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.compute import branch_data, compute
-from controlplane.compute.accounts import Account, account_of, set_owner
-from controlplane.compute.branch_data import branch_dir, data_dir
-from controlplane.compute.moving import following
-from controlplane.compute.moving.following import Follower, NotFollowed
-from controlplane.compute.moving.links import Link
-from controlplane.compute.patience import OutOfPatience
-from controlplane.compute.recovery import STANDBY
-from controlplane.compute.tree import SEGMENT_SIZE
+from controlplane.compute import compute
+from controlplane.compute.data import branch_data
+from controlplane.compute.data.branch_data import branch_dir, data_dir
+from controlplane.compute.host.accounts import Account, account_of, set_owner
+from controlplane.compute.host.patience import OutOfPatience
+from controlplane.compute.host.tree import SEGMENT_SIZE
+from controlplane.compute.processes.recovery import STANDBY
+from controlplane.fleet.links import Link
+from controlplane.fleet.moving import following
+from controlplane.fleet.moving.following import Follower, NotFollowed
 from tests.controlplane.local_compute import BRANCH, SPEC, branch, computes
 from tests.support.own_compute import postmaster_of
 from tests.support.waiting import wait_for

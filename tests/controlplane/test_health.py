@@ -15,14 +15,14 @@ import requests
 from django.db import connection
 from django.utils import timezone
 
-from controlplane.compute.accounts import own_account
-from controlplane.compute.patience import patience
+from controlplane.compute.host.accounts import own_account
+from controlplane.compute.host.patience import patience
 from controlplane.events.outbox import enqueue_sending
 from controlplane.features import Problem
 from controlplane.models import Account, Endpoint, Host, Operation
-from controlplane.operations import vitals
+from controlplane.operations.rounds import vitals
+from controlplane.operations.rounds.vitals import Rounds
 from controlplane.operations.under_way import registered
-from controlplane.operations.vitals import Rounds
 from controlplane.services.health import examine
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_host, make_project, make_webhook

@@ -13,7 +13,7 @@ import pytest
 
 from controlplane.compute import compute
 from controlplane.compute.observation import MAX_DATABASES, look, read_sessions
-from controlplane.compute.session import session, socket_dir
+from controlplane.compute.processes.session import session, socket_dir
 from tests.controlplane.local_compute import ENDPOINT, SPEC, branch, computes
 from tests.support.waiting import wait_for
 

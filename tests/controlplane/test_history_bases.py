@@ -12,18 +12,18 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from controlplane.compute import branch_data
-from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.history.bases import (
+from controlplane.compute.data import branch_data
+from controlplane.compute.processes.session import socket_dir
+from controlplane.compute.settings.configuration import PLATFORM_ROLE
+from controlplane.history.keeping import keep
+from controlplane.history.local.bases import (
     LOG_BYTES_PER_BASE,
     base_of_running,
     base_of_stopped,
     begin_with_template,
 )
-from controlplane.compute.history.chain import Chain, chains_of, holding_history, open_chain
-from controlplane.compute.history.pulling import hold_log, pull_stopped
-from controlplane.compute.session import socket_dir
-from controlplane.operations.history import keep
+from controlplane.history.local.chain import Chain, chains_of, holding_history, open_chain
+from controlplane.history.local.pulling import hold_log, pull_stopped
 from tests.controlplane.test_copies import CHILD, MIB, PARENT, running, state_dir
 from tests.selection import first_of
 from tests.support.filesystems import free_bytes, mounted

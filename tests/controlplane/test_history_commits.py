@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from controlplane.compute.history.chain import Chain
-from controlplane.compute.history.commits import Commit, index_commits
-from controlplane.compute.history.log import LogUnreadable, lsn_text, parse_lsn, record_at
-from controlplane.compute.tree import SEGMENT, SEGMENT_SIZE, open_directory, start_of
+from controlplane.compute.host.tree import SEGMENT, SEGMENT_SIZE, open_directory, start_of
+from controlplane.compute.host.wal import LogUnreadable, lsn_text, parse_lsn, record_at
+from controlplane.history.local.chain import Chain
+from controlplane.history.local.commits import Commit, index_commits
 from tests.selection import first_of
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
 from tests.support.forged_log import indexed

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from controlplane import clock
-from controlplane.compute.history.chain import Base
-from controlplane.compute.history.log import Record
-from controlplane.history_store import base_round, behind
-from controlplane.history_store.base_copies import _prune_chains
-from controlplane.history_store.copier import Copier
-from controlplane.history_store.copies import Copies
-from controlplane.history_store.fetching import _continuous
-from controlplane.history_store.layout import (
+from controlplane.compute.host.wal import Record
+from controlplane.history.copies import BEHIND_AFTER, StoreState, state
+from controlplane.history.local.chain import Base
+from controlplane.history.store import base_round, behind
+from controlplane.history.store.base_copies import _prune_chains
+from controlplane.history.store.copier import Copier
+from controlplane.history.store.copies import Copies
+from controlplane.history.store.fetching import _continuous
+from controlplane.history.store.layout import (
     BranchList,
     Piece,
     StoredBase,
@@ -25,11 +26,10 @@ from controlplane.history_store.layout import (
     read_list,
     write_list,
 )
-from controlplane.history_store.objects import Bandwidth, Store, StoreFails, StoreMisnamed
-from controlplane.history_store.packing import Damaged, Keyring
+from controlplane.history.store.objects import Bandwidth, Store, StoreFails, StoreMisnamed
+from controlplane.history.store.packing import Damaged, Keyring
 from controlplane.models import Account, Event, Host
-from controlplane.operations import vitals
-from controlplane.operations.history_copies import BEHIND_AFTER, StoreState, state
+from controlplane.operations.rounds import vitals
 from tests.controlplane.rows import make_project
 from tests.support.object_store import file_store
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.compute.history.chain import ACTIVITY, Base, Chain
-from controlplane.compute.history.commits import (
+from controlplane.compute.host.tree import SEGMENT_SIZE
+from controlplane.compute.host.wal import LogUnreadable, Record
+from controlplane.history.local.chain import ACTIVITY, Base, Chain
+from controlplane.history.local.commits import (
     END_OF_LOG,
     EPOCH,
     MAX_SPANS,
@@ -22,8 +24,6 @@ from controlplane.compute.history.commits import (
     first_later,
     index_commits,
 )
-from controlplane.compute.history.log import LogUnreadable, Record
-from controlplane.compute.tree import SEGMENT_SIZE
 from tests.support.forged_log import BEGIN, ForgedLog, indexed
 
 AT = (datetime(2026, 11, 28, 12, tzinfo=UTC) - EPOCH) // MICROSECOND

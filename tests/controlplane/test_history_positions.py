@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from controlplane.compute.history.chain import (
+from controlplane.compute.host.tree import SEGMENT_SIZE
+from controlplane.compute.host.wal import Record, segment_name
+from controlplane.history import keeping as rounds
+from controlplane.history.local.chain import (
     ACTIVITY,
     COMMITS,
     LOG_LOST,
@@ -20,12 +23,9 @@ from controlplane.compute.history.chain import (
     history_dir,
     new_chain,
 )
-from controlplane.compute.history.commits import ENTRY, Commit, _summary, activity
-from controlplane.compute.history.log import Record, segment_name
-from controlplane.compute.history.moments import NoSuchMoment, find_lsn
-from controlplane.compute.tree import SEGMENT_SIZE
+from controlplane.history.local.commits import ENTRY, Commit, _summary, activity
+from controlplane.history.local.moments import NoSuchMoment, find_lsn
 from controlplane.models import Host
-from controlplane.operations import history as rounds
 from tests.support.past import history, notes, with_history, write
 from tests.support.project import Project
 from tests.support.waiting import wait_for

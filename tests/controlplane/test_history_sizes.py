@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from controlplane.compute.filesystem import remove_tree
-from controlplane.compute.history.chain import chains_of, history_dir
+from controlplane.compute.host.filesystem import remove_tree
+from controlplane.history.keeping import keep, publish, remove_outdated
+from controlplane.history.local.chain import chains_of, history_dir
 from controlplane.models import Account, Branch, Event, HistoryChain, Host
-from controlplane.operations.history import keep, publish, remove_outdated
 from tests.controlplane.rows import make_project
 from tests.controlplane.test_copies import MIB, PARENT, state_dir
 from tests.controlplane.test_history_bases import (

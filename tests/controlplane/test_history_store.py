@@ -11,7 +11,7 @@ from typing import Any
 import obstore
 import pytest
 
-from controlplane.history_store.objects import Store
+from controlplane.history.store.objects import Store
 from tests.support import commands
 from tests.support.faulty_store import MODES, FaultyStore
 from tests.support.numbers import Numbers

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from controlplane.compute.accounts import SERVICE_ACCOUNT, Account, own_account
-from controlplane.compute.foreign_files import read_regular
-from controlplane.compute.tree import TreeUntrusted, clone_tree
+from controlplane.compute.host.accounts import SERVICE_ACCOUNT, Account, own_account
+from controlplane.compute.host.foreign_files import read_regular
+from controlplane.compute.host.tree import TreeUntrusted, clone_tree
 from tests.support.processes import postmaster_in
 from tests.support.project import Project
 from tests.support.stack import ROOT, Stack
@@ -23,7 +23,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other acco
 # Calls `service_account` in eight processes at the same moment, and prints what each gets.
 EIGHT_AT_ONCE = """
 import multiprocessing, os
-from controlplane.compute.accounts import service_account
+from controlplane.compute.host.accounts import service_account
 
 def work(barrier):
     barrier.wait()

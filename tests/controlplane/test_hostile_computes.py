@@ -17,15 +17,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.compute import compute, door, observation, pooler, recovery, session, workshop
-from controlplane.compute.catalog_reading import Wanted, read_catalog, read_mark
-from controlplane.compute.filesystem import lock_branches, remove_tree
-from controlplane.compute.foreign_files import read_regular
-from controlplane.compute.process import last_errors
-from controlplane.compute.progress import WORKING, children_of, cmdline_of
+from controlplane.compute import compute, observation, pooler, workshop
+from controlplane.compute.catalog.reading import Wanted, read_catalog, read_mark
+from controlplane.compute.host import door
+from controlplane.compute.host.filesystem import lock_branches, remove_tree
+from controlplane.compute.host.foreign_files import read_regular
+from controlplane.compute.host.progress import WORKING, children_of, cmdline_of
+from controlplane.compute.processes import recovery, session
+from controlplane.compute.processes.process import last_errors
 from controlplane.models import Host
-from controlplane.operations import reconcile
-from controlplane.operations.words import MAX_LENGTH, without_paths
+from controlplane.operations.actions.words import MAX_LENGTH, without_paths
+from controlplane.operations.rounds import reconcile
 from tests.support.bare_postgres import BarePostgres
 from tests.support.hostile_compute import (
     INT8,

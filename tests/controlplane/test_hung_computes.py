@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from controlplane.compute import observation
-from controlplane.compute.binaries import MAJOR, default_major
-from controlplane.compute.configuration import PLATFORM_ROLE
+from controlplane.compute.host.binaries import MAJOR, default_major
+from controlplane.compute.settings.configuration import PLATFORM_ROLE
 from tests.selection import first_of
 from tests.support.bare_postgres import Programs, bare_postgres, private_directory
 from tests.support.processes import is_alive

@@ -7,9 +7,9 @@ import pytest
 from controlplane import clock
 from controlplane.compute import compute, observation
 from controlplane.models import Action, Branch, Endpoint, Operation
-from controlplane.operations import work
+from controlplane.operations.actions import work
+from controlplane.operations.actions.work import MAX_HELD, Attempt, suspend_compute
 from controlplane.operations.details import SuspendComputeDetails
-from controlplane.operations.work import MAX_HELD, Attempt, suspend_compute
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from controlplane.compute import space
-from controlplane.compute.tree import MIN_FILE_BYTES, size_on_disk, tree_size
+from controlplane.compute.host import space
+from controlplane.compute.host.tree import MIN_FILE_BYTES, size_on_disk, tree_size
 
 
 def has_inodes(monkeypatch: pytest.MonkeyPatch, total: int, free: int) -> None:

@@ -23,11 +23,11 @@ from controlplane.models import (
     Operation,
 )
 from controlplane.models import Project as ProjectRow
-from controlplane.operations import scheduling
 from controlplane.operations.details import MoveProjectDetails, SuspendComputeDetails
-from controlplane.operations.lane_jobs import LaneJobs
+from controlplane.operations.engine import scheduling
+from controlplane.operations.engine.scheduling import Step
 from controlplane.operations.locks import locked_project
-from controlplane.operations.scheduling import Step
+from controlplane.operations.queue.lane_jobs import LaneJobs
 from controlplane.services.waking import start_for_client
 from tests.controlplane.hanging_operations import crowd
 from tests.controlplane.rows import make_project

@@ -15,12 +15,19 @@ import psutil
 import psycopg
 import pytest
 
-from controlplane.compute import compute, pooler, process
-from controlplane.compute.accounts import account_of, set_owner
-from controlplane.compute.branch_data import branch_dir
-from controlplane.compute.door import SOCKET
-from controlplane.compute.occupants import is_alive, is_leased, kill, owner_of, processes_in
-from controlplane.compute.session import session, socket_dir
+from controlplane.compute import compute, pooler
+from controlplane.compute.data.branch_data import branch_dir
+from controlplane.compute.host.accounts import account_of, set_owner
+from controlplane.compute.host.door import SOCKET
+from controlplane.compute.processes import process
+from controlplane.compute.processes.occupants import (
+    is_alive,
+    is_leased,
+    kill,
+    owner_of,
+    processes_in,
+)
+from controlplane.compute.processes.session import session, socket_dir
 from tests.controlplane.local_compute import (
     BRANCH,
     ENDPOINT,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.compute.limits import (
+from controlplane.compute.processes.limits import (
     CGROUPS,
     end_group,
     forget_limits,

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from django.db import connections
 
-from controlplane.api.listening import EVENTS, OPERATIONS, Listener
+from controlplane.api.http.listening import EVENTS, OPERATIONS, Listener
 from controlplane.database import notifications
 from tests.support.bare_postgres import SUPERUSER, BarePostgres
 from tests.support.waiting import wait_for

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.compute.filesystem import remove_tree
-from controlplane.compute.history.chain import Base, Chain, history_dir, new_chain
-from controlplane.compute.history.log import Record, segment_name, write_sum
-from controlplane.compute.tree import SEGMENT_SIZE
-from controlplane.history_store import base_copies
-from controlplane.history_store.copies import Copies
-from controlplane.history_store.fetching import fetched_branch
-from controlplane.history_store.layout import BranchList, Piece, pieces_in, read_list
-from controlplane.history_store.log_copies import LogDamaged, copy_log, is_behind
-from controlplane.history_store.objects import StoreFails
+from controlplane.compute.host.filesystem import remove_tree
+from controlplane.compute.host.tree import SEGMENT_SIZE
+from controlplane.compute.host.wal import Record, segment_name, write_sum
+from controlplane.history.local.chain import Base, Chain, history_dir, new_chain
+from controlplane.history.store import base_copies
+from controlplane.history.store.copies import Copies
+from controlplane.history.store.fetching import fetched_branch
+from controlplane.history.store.layout import BranchList, Piece, pieces_in, read_list
+from controlplane.history.store.log_copies import LogDamaged, copy_log, is_behind
+from controlplane.history.store.objects import StoreFails
 from tests.support.object_store import file_store
 
 BRANCH = "br-a"

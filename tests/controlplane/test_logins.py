@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from controlplane.compute.catalog_reading import placeholder_of
+from controlplane.compute.catalog.reading import placeholder_of
 from controlplane.models.connecting import RoleState, RouteRow
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.directory.changes import end_outdated_sessions

@@ -116,7 +116,7 @@ def test_one_id_leads_from_a_request_to_the_end_of_its_operations(
         "time": line["time"],
         "level": "INFO",
         "process": "api",
-        "logger": "controlplane.api.request_log",
+        "logger": "controlplane.api.http.request_log",
         "request": request_id,
         "method": "POST",
         "path": "/api/v2/projects",

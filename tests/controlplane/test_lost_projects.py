@@ -10,7 +10,8 @@ from django.core.management import CommandError, call_command
 from django.test import Client as DjangoClient
 from django.utils import timezone
 
-from controlplane.history_store import lost_branches
+from controlplane.fleet.lost_hosts import continue_with_lost
+from controlplane.history.store import lost_branches
 from controlplane.models import (
     CATALOG_UNREAD,
     Account,
@@ -27,7 +28,6 @@ from controlplane.models import (
 from controlplane.models.host import AWAY_AFTER
 from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.services.hosts import find_host
-from controlplane.services.lost_hosts import continue_with_lost
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_host, make_project
 
@@ -278,7 +278,7 @@ class TestTheLostHost:
         self, account: Account, lost: Host, settings: Any, tmp_path: Any
     ) -> None:
         settings.STATE_DIR, settings.HOST_NAME = tmp_path, "lost"
-        from controlplane.compute.state_directory import identity
+        from controlplane.compute.data.state_directory import identity
 
         Host.objects.filter(id="lost").update(state_id=identity())
         stays, moves = make_project(account, lost), make_project(account, lost)

@@ -14,18 +14,18 @@ from django.core.management import call_command
 from django.db import connection, transaction
 from django.utils import timezone
 
-from controlplane.compute.filesystem import lock_branches
-from controlplane.compute.moving.links import Link, MoveInterrupted, MoveRefused
+from controlplane.compute.host.filesystem import lock_branches
 from controlplane.database.version import perch_version
+from controlplane.fleet.links import Link, MoveInterrupted, MoveRefused
+from controlplane.fleet.moves import empty_host, go_on_emptying, move
+from controlplane.fleet.moving import receiving_moves
+from controlplane.fleet.moving.moved_away import has_moved_away
+from controlplane.fleet.moving.project_host import HostNotReady, give_to_host
 from controlplane.models import Account, Endpoint, EndpointState, Host, Operation, Project
-from controlplane.operations import receiving_moves
-from controlplane.operations.actions import details_of
+from controlplane.operations.actions.table import details_of
 from controlplane.operations.details import MoveProjectDetails
 from controlplane.operations.locks import locked_project
-from controlplane.operations.moved_away import has_moved_away
-from controlplane.operations.project_host import HostNotReady, give_to_host
 from controlplane.services.errors import Conflict, HostAway, NotFound, Unprocessable
-from controlplane.services.moving import empty_host, go_on_emptying, move
 from controlplane.services.projects import lock_project
 from tests.controlplane.rows import make_host, make_project
 from tests.support.client import Client

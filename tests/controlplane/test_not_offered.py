@@ -10,7 +10,7 @@ import pytest
 from django.test import Client as DjangoClient
 
 from controlplane.api.document.failures import EXAMPLE_REQUEST_ID
-from controlplane.api.not_offered import why_not_offered
+from controlplane.api.http.not_offered import why_not_offered
 from controlplane.api.router import api as described
 from controlplane.models import Account, Host
 from tests.controlplane.routes import BODIES, NOW, query_of

@@ -7,7 +7,7 @@ import pytest
 from django.test import Client as DjangoClient
 
 from controlplane.models import Account, Action, Endpoint, Host, Operation, OperationStatus
-from controlplane.operations import engine
+from controlplane.operations.engine import execution
 from tests.controlplane.rows import make_project
 
 
@@ -57,8 +57,8 @@ def test_after_a_failure(
 ) -> None:
     first, second = chain
     Operation.objects.filter(id=first.id).update(status=OperationStatus.RUNNING)
-    monkeypatch.setattr(engine, "settle_compute", lambda operation, rest: None)
-    engine._fail(engine._load(first.id), "no disk")
+    monkeypatch.setattr(execution, "settle_compute", lambda operation, rest: None)
+    execution._fail(execution._load(first.id), "no disk")
     path = f"/api/v2/projects/{first.project_id}"
     failed = api.get(f"{path}/operations/{first.id}").json()["operation"]
     not_run = api.get(f"{path}/operations/{second.id}").json()["operation"]

@@ -16,8 +16,8 @@ import pytest
 from django.conf import settings
 from django.test import Client as DjangoClient
 
-from controlplane.compute import outbound
-from controlplane.compute.outbound import (
+from controlplane.compute.data import outbound
+from controlplane.compute.data.outbound import (
     OutboundNotBlocked,
     complaint,
     hold_compute,

@@ -16,11 +16,11 @@ from django.utils import timezone
 
 from controlplane.models import Account, Endpoint, Host, Operation
 from controlplane.models.host import AWAY_AFTER
-from controlplane.operations import engine
 from controlplane.operations import own_host as own_host_module
+from controlplane.operations.engine import execution
 from controlplane.operations.own_host import POLL_INTERVAL, HostTaken, adopt_host, is_own, own_host
-from controlplane.operations.reconcile import reconcile_branch
-from controlplane.operations.upkeep import publish, publish_region_address
+from controlplane.operations.rounds.reconcile import reconcile_branch
+from controlplane.operations.rounds.upkeep import publish, publish_region_address
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_host, make_project
 from tests.support.second_host import NAME, running, second_host, variables
@@ -130,7 +130,7 @@ class TestCopies:
         operations = start_for_client(endpoint.id)
         Host.objects.update(state_place="of the copy")
         with pytest.raises(HostTaken, match="is served from elsewhere"):
-            engine.run(operations[0].id)
+            execution.run(operations[0].id)
         Operation.objects.update(status="finished")
         Endpoint.objects.update(current_state="active")
         reconcile_branch(endpoint.branch_id)

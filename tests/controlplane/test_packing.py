@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.compute.tree import TreeUntrusted, open_directory
-from controlplane.history_store import trees
-from controlplane.history_store.packing import (
+from controlplane.compute.host.tree import TreeUntrusted, open_directory
+from controlplane.history.store import trees
+from controlplane.history.store.packing import (
     BLOCK_BYTES,
     HEADER,
     Damaged,
@@ -21,7 +21,7 @@ from controlplane.history_store.packing import (
     pack,
     unpack,
 )
-from controlplane.history_store.trees import tree_stream, write_tree
+from controlplane.history.store.trees import tree_stream, write_tree
 
 EXACT = base64.b64encode(bytes(range(32))).decode()
 KEYRING = Keyring(EXACT, bytes(16))

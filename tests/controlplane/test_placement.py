@@ -8,7 +8,7 @@ from django.test import Client as DjangoClient
 from django.utils import timezone
 
 from controlplane.models import Account, Branch, Endpoint, Host, Operation, Project, Region
-from controlplane.services.placement import choose_host
+from controlplane.services.rules.placement import choose_host
 from tests.controlplane.rows import make_host
 
 GB = 1 << 30

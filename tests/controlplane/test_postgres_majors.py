@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from controlplane.compute import binaries
-from controlplane.compute.accounts import shared_account
-from controlplane.compute.binaries import (
+from controlplane.compute.extensions import offered_extensions
+from controlplane.compute.host import binaries
+from controlplane.compute.host.accounts import shared_account
+from controlplane.compute.host.binaries import (
     PostgresUnusable,
     check_programs,
     default_major,
     majors,
     postgres_bin,
 )
-from controlplane.compute.extensions import offered_extensions
 from controlplane.environment import envmajors
 from tests.support.majors import debians_postgres
 from tests.support.stack import new_directory

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from controlplane.compute.configuration import (
+from controlplane.compute.settings.configuration import (
     ComputeSpec,
     ExtensionPaths,
     default_settings,
     max_connections,
     render_configuration,
 )
-from controlplane.compute.offered_settings import offered
-from controlplane.compute.postgres_settings import (
+from controlplane.compute.settings.offered_settings import offered
+from controlplane.compute.settings.postgres_settings import (
     ALLOWED,
     SIZED,
     KnownSettings,

@@ -17,13 +17,13 @@ import pytest
 import requests
 from django.conf import settings
 
-from controlplane.compute.accounts import ENVIRONMENT, named_account
-from controlplane.management import process_setup
-from controlplane.management.process_setup import choose_accounts
+from controlplane.compute.host.accounts import ENVIRONMENT, named_account
 from controlplane.process_accounts import CAPABILITIES, KINDS, VARIABLE
 from controlplane.proxy.directory import host_calls
 from controlplane.proxy.directory.host_calls import HostCalls, fork_host_process
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
+from controlplane.running import process_setup
+from controlplane.running.process_setup import choose_accounts
 from tests.support.majors import debians_postgres
 from tests.support.ordinary_user import as_ordinary_user, own_checkout, own_python
 from tests.support.place import Place
@@ -380,8 +380,8 @@ def test_the_host_process_answers_only_calls_of_the_table(
     called = tmp_path / "called"
     monkeypatch.setattr(
         host_calls,
-        "CALLS",
-        {
+        "calls",
+        lambda: {
             "running_endpoint": lambda branch: called.write_text(branch) and "ep-found",
             "open_log": lambda: os.open("/dev/null", os.O_RDONLY),
         },

@@ -9,8 +9,12 @@ from django.db import connection
 from django.utils import timezone
 
 from controlplane.models import Account, ApiKey, Host, Plan, RequestRate
-from controlplane.operations.kept_requests import forget_requests
-from controlplane.services.request_rates import REQUESTS_PER_SECOND, RateLimited, admit_request
+from controlplane.operations.rounds.kept_requests import forget_requests
+from controlplane.services.rules.request_rates import (
+    REQUESTS_PER_SECOND,
+    RateLimited,
+    admit_request,
+)
 from tests.support.another_api import AnotherApi, another_api
 from tests.support.client import Client
 from tests.support.project import refusal

@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from controlplane.compute import reaping
-from controlplane.compute.reaping import reap
+from controlplane.compute.host import reaping
+from controlplane.compute.host.reaping import reap
 from tests.support.waiting import wait_for
 
 MANY = 20

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from controlplane.compute import compute
-from controlplane.compute.accounts import account_of, set_owner
-from controlplane.compute.branch_data import branch_dir
-from controlplane.compute.filesystem import lock_branches
-from controlplane.compute.moving.links import Link, LinkBroken
-from controlplane.compute.moving.receiving import Following, receive_branch, receive_unlogged_files
+from controlplane.compute.data.branch_data import branch_dir
+from controlplane.compute.host.accounts import account_of, set_owner
+from controlplane.compute.host.filesystem import lock_branches
+from controlplane.fleet.links import Link, LinkBroken
+from controlplane.fleet.moving.receiving import Following, receive_branch, receive_unlogged_files
 from tests.support.own_compute import own_branch
 
 BRANCH, OTHER = "br-received-000001", "br-bystander-00001"

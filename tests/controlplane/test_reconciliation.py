@@ -70,10 +70,10 @@ def start_by_hand(stack: Stack, branch_id: str, endpoint_id: str) -> int:
     program = (
         "import sys, django\n"
         "django.setup()\n"
-        "from controlplane.compute.branch_data import branch_dir, data_dir\n"
-        "from controlplane.compute.accounts import account_of, set_owner\n"
-        "from controlplane.compute.session import socket_dir\n"
-        "from controlplane.compute.process import start_postgres\n"
+        "from controlplane.compute.data.branch_data import branch_dir, data_dir\n"
+        "from controlplane.compute.host.accounts import account_of, set_owner\n"
+        "from controlplane.compute.processes.session import socket_dir\n"
+        "from controlplane.compute.processes.process import start_postgres\n"
         "place, sockets = branch_dir(sys.argv[1]), socket_dir(sys.argv[2])\n"
         "sockets.mkdir(mode=0o700, exist_ok=True)\n"
         "set_owner(sockets, account_of(place))\n"
@@ -151,7 +151,7 @@ def look_now(stack: Stack) -> None:
         "import django\n"
         "django.setup()\n"
         "from controlplane.operations.own_host import own_host\n"
-        "from controlplane.operations.upkeep import check_availability\n"
+        "from controlplane.operations.rounds.upkeep import check_availability\n"
         "check_availability(own_host())\n"
     )
     subprocess.run(

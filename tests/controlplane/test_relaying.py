@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from controlplane.compute.accounts import Account
-from controlplane.compute.door import SOCKET
-from controlplane.compute.relaying import PREFIX, relay_directory
+from controlplane.compute.data.relaying import PREFIX, relay_directory
+from controlplane.compute.host.accounts import Account
+from controlplane.compute.host.door import SOCKET
 from tests.support.stack import new_directory
 
 US = Account(os.geteuid(), os.getegid())

@@ -1,4 +1,5 @@
-"""`controlplane.api.rendering` renders rows as their schemas would, and only services query."""
+"""`controlplane.api.http.rendering` renders rows as their schemas would, and only services
+query."""
 
 import ast
 import json
@@ -13,7 +14,7 @@ from django.utils import timezone
 from ninja import Schema
 
 from controlplane import api
-from controlplane.api.rendering import as_json, renderer
+from controlplane.api.http.rendering import as_json, renderer
 from controlplane.api.responses.branches import BranchOut
 from controlplane.api.responses.catalog import DatabaseOut, RoleOut
 from controlplane.api.responses.endpoints import EndpointOut

@@ -8,7 +8,7 @@ from django.test import Client as DjangoClient
 from django.utils import timezone
 
 from controlplane.models import Account, Action, Branch, Endpoint, Host, Operation, Project
-from controlplane.operations.scheduling import KINDS
+from controlplane.operations.engine.scheduling import KINDS
 from tests.controlplane.rows import make_project, make_snapshot
 
 

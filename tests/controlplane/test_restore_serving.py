@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.compute.filesystem import history_lock
+from controlplane.compute.host.filesystem import history_lock
 from tests.controlplane.cancel_retry import cancel, ended, retry
 from tests.selection import first_of
 from tests.support.past import history, notes, with_history, write

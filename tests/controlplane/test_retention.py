@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from controlplane import clock
 from controlplane.events.types import EventType
+from controlplane.history.retention import forget_former_passwords
 from controlplane.models import (
     Account,
     Branch,
@@ -26,10 +27,9 @@ from controlplane.models import (
     Project,
     Role,
 )
-from controlplane.operations import event_retention
-from controlplane.operations.event_retention import forget_events
-from controlplane.operations.history_retention import forget_former_passwords
-from controlplane.operations.retention import forget_deleted, forget_operations
+from controlplane.operations.rounds import event_retention
+from controlplane.operations.rounds.event_retention import forget_events
+from controlplane.operations.rounds.retention import forget_deleted, forget_operations
 from tests.controlplane.rows import make_host, make_project
 
 LONG_AGO = timezone.now() - timedelta(days=31)

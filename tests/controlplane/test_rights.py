@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.rights import difference, rights_in
+from controlplane.compute.catalog.rights import difference, rights_in
+from controlplane.compute.settings.configuration import PLATFORM_ROLE
 from tests.support.bare_postgres import BarePostgres
 
 DATABASE = "compared"

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from controlplane.compute import compute
 from controlplane.features import Round
+from controlplane.history.retention import outdated
 from controlplane.management.commands.worker import repeat
 from controlplane.models import (
     Account,
@@ -25,12 +26,11 @@ from controlplane.models import (
     Operation,
     Project,
 )
-from controlplane.operations import idleness, vitals
-from controlplane.operations.availability import check_availability
-from controlplane.operations.history_retention import outdated
-from controlplane.operations.idleness import suspend_idle_endpoints
-from controlplane.operations.quota_rounds import hold_to_quotas
-from controlplane.operations.scheduling import HostAway
+from controlplane.operations.engine.scheduling import HostAway
+from controlplane.operations.rounds import idleness, vitals
+from controlplane.operations.rounds.availability import check_availability
+from controlplane.operations.rounds.idleness import suspend_idle_endpoints
+from controlplane.usage.quota_rounds import hold_to_quotas
 from tests.controlplane.rows import make_project
 
 MANY = 300

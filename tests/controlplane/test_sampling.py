@@ -10,7 +10,6 @@ from django.db import connection
 from django.test import Client as DjangoClient
 
 from controlplane import clock
-from controlplane.compute.samples import Sample
 from controlplane.events.changes import endpoint_entered
 from controlplane.events.recording import record
 from controlplane.models import (
@@ -24,9 +23,10 @@ from controlplane.models import (
     Project,
 )
 from controlplane.models.endpoint_metrics import COUNTERS, GAUGES
-from controlplane.operations import sampling
-from controlplane.operations.looks import MAX_CONCURRENT_LOOKS, look_at_each
-from controlplane.operations.sampling import forget_samples, merge_samples, note, to_sample
+from controlplane.operations.rounds.looks import MAX_CONCURRENT_LOOKS, look_at_each
+from controlplane.usage import sampling
+from controlplane.usage.samples import Sample
+from controlplane.usage.sampling import forget_samples, merge_samples, note, to_sample
 from tests.controlplane.rows import make_project
 
 NOW = datetime(2026, 11, 23, 12, 30, tzinfo=UTC)
@@ -224,7 +224,7 @@ def test_a_failed_query_is_unknown_and_the_others_have_answers(
             raise error
         return endpoint_id.upper()
 
-    with caplog.at_level("INFO", logger="controlplane.operations.looks"):
+    with caplog.at_level("INFO", logger="controlplane.operations.rounds.looks"):
         found = {endpoint.id: seen for endpoint, seen in look_at_each(endpoints, look, at="size")}
     assert found == {e.id: e.id.upper() for e in endpoints if e.id not in failing}
     told = {record.__dict__["endpoint"]: record.__dict__["unknown"] for record in caplog.records}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.compute.accounts import limit_command
-from controlplane.compute.schema import MAX_SCHEMA_BYTES, _without_passwords
+from controlplane.compute.host.accounts import limit_command
+from controlplane.compute.schemas.schema import MAX_SCHEMA_BYTES, _without_passwords
 from controlplane.services import schemas
 from controlplane.services.errors import Unprocessable
 from controlplane.services.schemas import difference

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.compute.schema import SchemaUnreadable
-from controlplane.compute.schema_only import MAX_ARCHIVE_BYTES, read_archive
+from controlplane.compute.schemas.schema import SchemaUnreadable
+from controlplane.compute.schemas.schema_only import MAX_ARCHIVE_BYTES, read_archive
 from tests.controlplane.test_step_history import names, steps
 from tests.support.project import Project
 from tests.support.traps import TRAPS, sprung

@@ -10,18 +10,18 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from controlplane.compute import schema_restoring
-from controlplane.compute.binaries import MAJOR
-from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.dump_archive import ArchiveUnreadable, Entry, entries_of
-from controlplane.compute.schema import LOCK_HELD, reason_in
-from controlplane.compute.schema_restoring import (
+from controlplane.compute.host.binaries import MAJOR
+from controlplane.compute.schemas import schema_restoring
+from controlplane.compute.schemas.dump_archive import ArchiveUnreadable, Entry, entries_of
+from controlplane.compute.schemas.schema import LOCK_HELD, reason_in
+from controlplane.compute.schemas.schema_restoring import (
     EXTENSIONS,
     SchemaNotCopied,
     create_schema,
     restorer,
 )
-from controlplane.operations.words import failure_message
+from controlplane.compute.settings.configuration import PLATFORM_ROLE
+from controlplane.operations.actions.words import failure_message
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
 from tests.support.majors import debians_postgres
 from tests.support.traps import LITERALS, SPRUNG

@@ -12,9 +12,10 @@ from django.utils import timezone
 
 from controlplane.backup.notes import record_backup, record_verification
 from controlplane.models import Account, Action, Branch, Host, Operation, OperationStatus, Project
-from controlplane.operations import service_quality, vitals
-from controlplane.operations.engine import withdraw
+from controlplane.operations import service_quality
+from controlplane.operations.engine.execution import withdraw
 from controlplane.operations.locks import locked_project
+from controlplane.operations.rounds import vitals
 from controlplane.operations.service_quality import (
     Quality,
     count_starts,

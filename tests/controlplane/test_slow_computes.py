@@ -17,14 +17,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from controlplane.compute import compute, process
-from controlplane.compute.accounts import account_of, running_as, set_owner
-from controlplane.compute.binaries import postgres_bin
-from controlplane.compute.limits import CGROUPS
-from controlplane.compute.occupants import is_alive, kill, lease, processes_in
-from controlplane.compute.patience import OutOfPatience, patience
-from controlplane.compute.session import session, socket_dir
-from controlplane.compute.steps import Step, recording
+from controlplane.compute import compute
+from controlplane.compute.host.accounts import account_of, running_as, set_owner
+from controlplane.compute.host.binaries import postgres_bin
+from controlplane.compute.host.patience import OutOfPatience, patience
+from controlplane.compute.host.steps import Step, recording
+from controlplane.compute.processes import process
+from controlplane.compute.processes.limits import CGROUPS
+from controlplane.compute.processes.occupants import is_alive, kill, lease, processes_in
+from controlplane.compute.processes.session import session, socket_dir
 from tests.controlplane.local_compute import BRANCH, ENDPOINT, SPEC, branch, computes, postmaster
 from tests.support.waiting import wait_for
 

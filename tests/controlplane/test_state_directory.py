@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from controlplane.compute import account_numbers, compute
-from controlplane.compute.branch_data import new_branch
-from controlplane.compute.filesystem import LockTimeout, catalog_lock, lock_branches
-from controlplane.compute.state_directory import (
+from controlplane.compute import compute
+from controlplane.compute.data.branch_data import new_branch
+from controlplane.compute.data.state_directory import (
     StateDirectoryUnusable,
     hold_state_directory,
     prepare_state_directory,
     sole_holder,
 )
+from controlplane.compute.host import account_numbers
+from controlplane.compute.host.filesystem import LockTimeout, catalog_lock, lock_branches
 from tests.support.ordinary_user import as_ordinary_user, base_python
 from tests.support.stack import new_directory
 

@@ -10,9 +10,10 @@ from django.db import connection
 from django.test import Client as DjangoClient
 from django.test.utils import CaptureQueriesContext
 
-from controlplane.compute import compute, progress
-from controlplane.compute.occupants import processes_in
-from controlplane.compute.steps import Step, recording
+from controlplane.compute import compute
+from controlplane.compute.host import progress
+from controlplane.compute.host.steps import Step, recording
+from controlplane.compute.processes.occupants import processes_in
 from controlplane.models import Account, Host, Operation
 from tests.controlplane.local_compute import SPEC, branch, computes, postmaster
 from tests.controlplane.rows import make_project

@@ -18,18 +18,20 @@ import psycopg
 import pytest
 from django.conf import settings
 
-from controlplane.compute import account_numbers, account_processes, compute, limits
-from controlplane.compute.account_numbers import (
+from controlplane.compute import compute
+from controlplane.compute.host import account_numbers
+from controlplane.compute.host.account_numbers import (
     new_account,
     processes_by_number,
     recorded_directory,
 )
-from controlplane.compute.account_processes import end_stray_accounts
-from controlplane.compute.accounts import Account, AccountUnusable, account_of, running_as
-from controlplane.compute.configuration import ComputeSpec
-from controlplane.compute.filesystem import lock_branches
-from controlplane.compute.limits import CGROUPS, max_processes
-from controlplane.compute.session import session, socket_dir
+from controlplane.compute.host.accounts import Account, AccountUnusable, account_of, running_as
+from controlplane.compute.host.filesystem import lock_branches
+from controlplane.compute.processes import account_processes, limits
+from controlplane.compute.processes.account_processes import end_stray_accounts
+from controlplane.compute.processes.limits import CGROUPS, max_processes
+from controlplane.compute.processes.session import session, socket_dir
+from controlplane.compute.settings.configuration import ComputeSpec
 from tests.controlplane.test_limits import group_of
 from tests.selection import first_of
 from tests.support.own_compute import own_branch, postmaster_of

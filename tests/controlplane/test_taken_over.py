@@ -13,11 +13,11 @@ import psycopg.sql
 import pytest
 
 from controlplane.compute import compute
-from controlplane.compute.account_processes import end_stray_accounts, owners_of_objects
-from controlplane.compute.accounts import account_of, running_as
-from controlplane.compute.configuration import ComputeSpec
-from controlplane.compute.confinement import can_deny_ports
-from controlplane.compute.session import session, socket_dir
+from controlplane.compute.host.accounts import account_of, running_as
+from controlplane.compute.host.confinement import can_deny_ports
+from controlplane.compute.processes.account_processes import end_stray_accounts, owners_of_objects
+from controlplane.compute.processes.session import session, socket_dir
+from controlplane.compute.settings.configuration import ComputeSpec
 from tests.support.own_compute import own_branch
 
 BRANCH, ENDPOINT = "br-taken-heron-123456", "ep-taken-heron-123456"

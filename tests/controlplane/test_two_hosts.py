@@ -16,10 +16,10 @@ import psycopg
 import pytest
 import requests
 
-from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.door import SOCKET
-from controlplane.compute.moving.links import Link, MoveRefused
-from controlplane.management import log_carrier
+from controlplane.compute.host.door import SOCKET
+from controlplane.compute.settings.configuration import PLATFORM_ROLE
+from controlplane.fleet.links import Link, MoveRefused
+from controlplane.fleet.receivers import log_carrier
 from controlplane.models.log_receiver import new_receiver_id
 from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn
 from controlplane.proxy.wire.peer_tls import load_or_create_peer_certificate
@@ -76,7 +76,7 @@ def _empty_if_drained(stack: Stack, host: str) -> None:
     """Do what that host's worker does once a minute."""
     code = (
         "from controlplane.models import Host;"
-        "from controlplane.services.moving import go_on_emptying;"
+        "from controlplane.fleet.moves import go_on_emptying;"
         f"go_on_emptying(Host.objects.get(id={host!r}))"
     )
     subprocess.run(

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from controlplane.compute import pg_upgrade
-from controlplane.compute.binaries import MAJOR
-from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.pg_upgrade import MAX_OUTPUT_BYTES, MAX_REPORT_BYTES
-from controlplane.compute.upgrade_catalogs import (
+from controlplane.compute.host.binaries import MAJOR
+from controlplane.compute.settings.configuration import PLATFORM_ROLE
+from controlplane.compute.upgrade import pg_upgrade
+from controlplane.compute.upgrade.pg_upgrade import MAX_OUTPUT_BYTES, MAX_REPORT_BYTES
+from controlplane.compute.upgrade.upgrade_catalogs import (
     UpgradeFailed,
     UpgradeRefused,
     restore_client_code,
     strip_client_code,
 )
-from controlplane.operations.words import without_paths
+from controlplane.operations.actions.words import without_paths
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
 from tests.support.majors import debians_postgres
 from tests.support.traps import LITERALS, SPRUNG

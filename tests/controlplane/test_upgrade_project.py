@@ -17,7 +17,7 @@ from controlplane.models import (
     PostgresSettings,
     Project,
 )
-from controlplane.operations.actions import actions, details_of
+from controlplane.operations.actions.table import actions, details_of
 from controlplane.operations.details import UpgradeProjectDetails
 from controlplane.services.errors import Conflict, NotFound, Unprocessable
 from controlplane.services.upgrading import cancel, upgrade

@@ -13,13 +13,13 @@ from django.utils import timezone
 from controlplane.database.version import conninfo
 from controlplane.models import Account, Branch, Endpoint, Host, Meter, Plan, Project, Span, Usage
 from controlplane.models.consumed import next_period, period_of, previous_period
-from controlplane.operations.usage_retention import forget_usage
 from controlplane.proxy.directory.control_database import ControlDatabase
 from controlplane.proxy.directory.traffic import Traffic
 from controlplane.proxy.directory.usage_reports import TrafficReports
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.services.branches import get_branch
 from controlplane.services.projects import get_project
+from controlplane.usage.retention import forget_usage
 from tests.controlplane.rows import make_host, make_project
 
 HOUR = timedelta(hours=1)

@@ -18,7 +18,7 @@ from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.models import Account, Event, Host, WebhookDelivery
 from controlplane.models.webhook import DELIVERY_TIMEOUT
-from controlplane.services.webhooks import delete_webhook
+from controlplane.webhooks.subscriptions import delete_webhook
 from controlplane.webhooks.upkeep import look_after_webhooks
 from tests.controlplane.rows import make_project, make_webhook
 from tests.support.receiver import Answer, Message, Receiver, receiving

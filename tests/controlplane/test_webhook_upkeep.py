@@ -12,11 +12,11 @@ from controlplane import clock
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.models import Account, DeliveryStatus, Host, Project, Webhook, WebhookDelivery
-from controlplane.operations.retention import forget_deleted
-from controlplane.services.webhook_deliveries import resend
-from controlplane.services.webhooks import WebhookChanges, update_webhook
+from controlplane.operations.rounds.retention import forget_deleted
+from controlplane.webhooks.deliveries import resend
 from controlplane.webhooks.noting import note
 from controlplane.webhooks.posting import Outcome
+from controlplane.webhooks.subscriptions import WebhookChanges, update_webhook
 from controlplane.webhooks.upkeep import look_after_webhooks
 from tests.controlplane.rows import make_project, make_webhook
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from controlplane.compute.history.chain import Chain
-from controlplane.compute.history.commits import ENTRY, EPOCH, MICROSECOND, SINCE_2000, Commit
-from controlplane.compute.history.log import (
+from controlplane.compute.host.tree import SEGMENT_SIZE
+from controlplane.compute.host.wal import (
     CONTINUES,
     HAS_LONG_HEADER,
     LONG_HEADER,
@@ -16,7 +15,8 @@ from controlplane.compute.history.log import (
     SHORT_HEADER,
     segment_name,
 )
-from controlplane.compute.tree import SEGMENT_SIZE
+from controlplane.history.local.chain import Chain
+from controlplane.history.local.commits import ENTRY, EPOCH, MICROSECOND, SINCE_2000, Commit
 
 BEGIN = SEGMENT_SIZE  # where the log begins
 # Flags of a commit that has more than its time.

@@ -10,8 +10,8 @@ import pytest
 import requests
 from moto.server import ThreadedMotoServer
 
-from controlplane.history_store.objects import Bandwidth, Store
-from controlplane.history_store.packing import Keyring
+from controlplane.history.store.objects import Bandwidth, Store
+from controlplane.history.store.packing import Keyring
 
 KEY = "a passphrase of the tests"
 CREDENTIALS = {

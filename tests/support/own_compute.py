@@ -6,9 +6,10 @@ from pathlib import Path
 
 import psutil
 
-from controlplane.compute import branch_data, compute
-from controlplane.compute.branch_data import branch_dir, data_dir
-from controlplane.compute.state_directory import prepare_state_directory
+from controlplane.compute import compute
+from controlplane.compute.data import branch_data
+from controlplane.compute.data.branch_data import branch_dir, data_dir
+from controlplane.compute.data.state_directory import prepare_state_directory
 
 
 @contextmanager

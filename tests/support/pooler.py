@@ -4,7 +4,7 @@ import os
 import shutil
 
 from controlplane.compute.pooler import pooler_version
-from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS, Version
+from controlplane.compute.settings.pooler_settings import KEEPS_PREPARED_STATEMENTS, Version
 
 
 def host_version() -> Version:

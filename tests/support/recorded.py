@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from controlplane.compute.history.log import lsn_text, parse_lsn
+from controlplane.compute.host.wal import lsn_text, parse_lsn
 from tests.support.place import Connection, Place
 from tests.support.waiting import wait_for
 

@@ -5,11 +5,11 @@ from datetime import datetime
 
 import psycopg
 
-from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.history.chain import holding_history
-from controlplane.compute.history.moments import Moment, find_lsn, find_time
-from controlplane.compute.history.recovering import serving_moment
-from controlplane.operations.history import copy_log
+from controlplane.compute.settings.configuration import PLATFORM_ROLE
+from controlplane.history.keeping import copy_log
+from controlplane.history.local.chain import holding_history
+from controlplane.history.local.moments import Moment, find_lsn, find_time
+from controlplane.history.local.recovering import serving_moment
 from tests.support.recorded import rows_in
 
 

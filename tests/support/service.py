@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from controlplane.compute.accounts import Account, own_account, running_as
+from controlplane.compute.host.accounts import Account, own_account, running_as
 from tests.support.client import ENDED
 from tests.support.processes import is_alive, kill_with_children, postmaster_in, processes_of
 from tests.support.project import Project

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from controlplane.compute.filesystem import CATALOG, HISTORY, POOLER, STANDBY
+from controlplane.compute.host.filesystem import CATALOG, HISTORY, POOLER, STANDBY
 from tests.support.stack import Stack
 from tests.torture import processes
 

@@ -5,8 +5,8 @@ from typing import Annotated
 from ninja import Schema
 from pydantic import BaseModel, Field
 
-from controlplane.api.fields import ShortName, Stated, Text
-from controlplane.api.requests.attributes import Attributes
+from controlplane.api.http.attributes import Attributes
+from controlplane.api.http.fields import ShortName, Stated, Text
 from controlplane.models import Plan
 
 PlanName = Annotated[

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from controlplane.api.fields import PointInTime, ShortName, Text
-from controlplane.api.requests.attributes import Attributes
+from controlplane.api.http.attributes import Attributes
+from controlplane.api.http.fields import PointInTime, ShortName, Text
 from controlplane.services.accounts import KeySpec
 
 

@@ -2,8 +2,8 @@
 
 from pydantic import BaseModel
 
-from controlplane.api.fields import Identifier
-from controlplane.api.requests.attributes import Attributes
+from controlplane.api.http.attributes import Attributes
+from controlplane.api.http.fields import Identifier
 
 
 class NewRole(Attributes):

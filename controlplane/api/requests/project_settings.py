@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from controlplane.address_ranges import parse_range
-from controlplane.api.fields import WHOLE, JsonObject, Text
-from controlplane.api.requests.attributes import Attributes
+from controlplane.api.http.attributes import Attributes
+from controlplane.api.http.fields import WHOLE, JsonObject, Text
+from controlplane.api.http.unsupported import NotOffered
 from controlplane.api.requests.endpoints import LIBRARIES
-from controlplane.api.requests.unsupported import NotOffered
 from controlplane.models import Durability
-from controlplane.services import project_settings
-from controlplane.services.project_settings import MAX_ALLOWED_IPS
+from controlplane.services.rules import project_settings
+from controlplane.services.rules.project_settings import MAX_ALLOWED_IPS
 
 
 def _range_of_addresses(text: str) -> str:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from controlplane.api.endpoint_fields import sent_attributes, with_request_fields
-from controlplane.api.fields import (
+from controlplane.api.http.attributes import Attributes
+from controlplane.api.http.fields import (
     HistoryRetention,
     Identifier,
     JsonObject,
@@ -16,16 +17,15 @@ from controlplane.api.fields import (
     Text,
     TextMap,
 )
-from controlplane.api.pagination import ORG_ID_DESCRIPTION
-from controlplane.api.requests.attributes import Attributes
+from controlplane.api.http.pagination import ORG_ID_DESCRIPTION
+from controlplane.api.http.unsupported import NotOffered
 from controlplane.api.requests.endpoints import PoolerSettings
 from controlplane.api.requests.project_settings import ProjectSettings
-from controlplane.api.requests.unsupported import NotOffered
 from controlplane.models import ATTRIBUTES
-from controlplane.services.endpoint_attributes import EndpointAttributes
-from controlplane.services.endpoint_settings import EndpointSettings
 from controlplane.services.project_changes import ProjectChanges
 from controlplane.services.projects import ProjectSpec
+from controlplane.services.rules.endpoint_attributes import EndpointAttributes
+from controlplane.services.rules.endpoint_settings import EndpointSettings
 
 # A request for a project may have these also outside of `default_endpoint_settings`.
 LIMITS = ("autoscaling_limit_min_cu", "autoscaling_limit_max_cu")

@@ -5,8 +5,8 @@ from typing import Literal
 from ninja import Field, Schema
 from pydantic import BaseModel
 
-from controlplane.api.fields import PointInTime, Text
-from controlplane.api.requests.attributes import Attributes
+from controlplane.api.http.attributes import Attributes
+from controlplane.api.http.fields import PointInTime, Text
 from controlplane.services.history import MomentSpec
 
 AT = "A past moment of the branch: RFC 3339, with a time zone"

@@ -5,8 +5,8 @@ from typing import Annotated
 from ninja import Field, Schema
 from pydantic import BaseModel
 
-from controlplane.api.fields import Name, PointInTime, Text
-from controlplane.api.requests.attributes import Attributes
+from controlplane.api.http.attributes import Attributes
+from controlplane.api.http.fields import Name, PointInTime, Text
 from controlplane.api.requests.schemas import MomentQuery, NamesMoment
 from controlplane.services.history import MomentSpec
 from controlplane.services.snapshots import SnapshotChanges, SnapshotRestore, SnapshotSpec

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from ninja import Schema
 
-from controlplane.api.fields import NamedMoment, Timestamp
+from controlplane.api.http.fields import NamedMoment, Timestamp
 from controlplane.api.responses.catalog import DatabaseOut, RoleOut
 from controlplane.api.responses.connections import ConnectionDetails
 from controlplane.api.responses.endpoints import EndpointOut

@@ -2,7 +2,7 @@
 
 from ninja import Schema
 
-from controlplane.api.fields import Timestamp
+from controlplane.api.http.fields import Timestamp
 from controlplane.api.responses.operations import OperationsOut
 
 

@@ -3,7 +3,7 @@
 from ninja import Field, Schema
 
 from controlplane.api.endpoint_fields import with_response_fields
-from controlplane.api.fields import Moment, Timestamp
+from controlplane.api.http.fields import Moment, Timestamp
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.models import ATTRIBUTES, Endpoint
 

@@ -3,7 +3,7 @@
 from ninja import Schema
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from controlplane.api.fields import Timestamp
+from controlplane.api.http.fields import Timestamp
 
 
 class KeyLimits(Schema):

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from controlplane import clock
 from controlplane.actors import ActorType
-from controlplane.api.fields import Moment, Timestamp
+from controlplane.api.http.fields import Moment, Timestamp
 from controlplane.api.responses.shared import Cursor
 from controlplane.models import Action, Operation, OperationStatus, RequestKind
 from controlplane.services.operations import Step, steps_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from ninja import Field, Schema
 
-from controlplane.api.fields import Timestamp
+from controlplane.api.http.fields import Timestamp
 from controlplane.api.responses.key_limits import KeyLimits
 from controlplane.models import Account
 

@@ -8,7 +8,7 @@ from ninja import Schema
 from pydantic import Field
 
 from controlplane import clock
-from controlplane.api.fields import Timestamp
+from controlplane.api.http.fields import Timestamp
 from controlplane.api.responses.branches import BranchOut
 from controlplane.api.responses.catalog import DatabaseOut, RoleOut
 from controlplane.api.responses.connections import ConnectionDetails

@@ -5,7 +5,7 @@ from datetime import datetime
 from ninja import Schema
 from pydantic import Field
 
-from controlplane.api.fields import NamedMoment, Timestamp
+from controlplane.api.http.fields import NamedMoment, Timestamp
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.models import BranchState, Snapshot
 

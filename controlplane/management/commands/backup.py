@@ -19,13 +19,13 @@ from controlplane.backup.restoring import RestoreRefused
 from controlplane.backup.room import NoRoom
 from controlplane.backup.taking import BackupRefused, take_backup
 from controlplane.backup.trial import TrialFailed, trial_directory, try_out
-from controlplane.compute.accounts import AccountUnusable
-from controlplane.compute.binaries import PostgresUnusable
-from controlplane.compute.state_directory import StateDirectoryUnusable, check_ours
+from controlplane.compute.data.state_directory import StateDirectoryUnusable, check_ours
+from controlplane.compute.host.accounts import AccountUnusable
+from controlplane.compute.host.binaries import PostgresUnusable
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
-from controlplane.management.service_command import ServiceCommand
-from controlplane.management.supervision import MARK, end_leftovers
+from controlplane.running.service_command import ServiceCommand
+from controlplane.running.supervision import MARK, end_leftovers
 
 # The exit status of a backup that lacks a branch.
 INCOMPLETE = 2

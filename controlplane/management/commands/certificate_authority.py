@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from controlplane.management.service_command import ServiceCommand
+from controlplane.running.service_command import ServiceCommand
 from controlplane.services.regions import certificate_authorities
 
 

@@ -8,17 +8,17 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import OperationalError, connections
 
 from controlplane.compute import compute
-from controlplane.compute.process import StopFailed
-from controlplane.compute.state_directory import (
+from controlplane.compute.data.state_directory import (
     StateDirectoryUnusable,
     check_ours,
     hold_state_directory,
     sole_holder,
 )
-from controlplane.management.service_command import ServiceCommand
-from controlplane.management.stopping import stop_computes
+from controlplane.compute.processes.process import StopFailed
 from controlplane.operations.own_host import HostTaken, own_host
-from controlplane.operations.reconcile import reconcile_host
+from controlplane.operations.rounds.reconcile import reconcile_host
+from controlplane.running.service_command import ServiceCommand
+from controlplane.running.stopping import stop_computes
 from controlplane.services.endpoints import restart_endpoint
 from controlplane.services.errors import ServiceError
 from controlplane.services.status import on_replaced_postgres

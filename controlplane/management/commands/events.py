@@ -7,8 +7,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from controlplane.events.shape import as_json
-from controlplane.management.service_command import ServiceCommand
 from controlplane.models import Account, Event
+from controlplane.running.service_command import ServiceCommand
 from controlplane.services.errors import Invalid
 from controlplane.services.event_filters import EventFilter, types_named
 

@@ -8,17 +8,17 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
-from controlplane.compute.accounts import AccountUnusable
-from controlplane.compute.binaries import PostgresUnusable
-from controlplane.compute.filesystem import LockTimeout
-from controlplane.compute.space import size_text
-from controlplane.compute.state_directory import StateDirectoryUnusable, check_ours, identity
-from controlplane.history_store.drills import verify
-from controlplane.history_store.layout import BranchList, branch_folder, host_folder, read_list
-from controlplane.history_store.objects import Store, StoreFails, StoreMisnamed, configured_store
-from controlplane.history_store.packing import Damaged, WrongKey
-from controlplane.history_store.signs import last_sign
-from controlplane.management.service_command import ServiceCommand
+from controlplane.compute.data.state_directory import StateDirectoryUnusable, check_ours, identity
+from controlplane.compute.host.accounts import AccountUnusable
+from controlplane.compute.host.binaries import PostgresUnusable
+from controlplane.compute.host.filesystem import LockTimeout
+from controlplane.compute.host.space import size_text
+from controlplane.history.store.drills import verify
+from controlplane.history.store.layout import BranchList, branch_folder, host_folder, read_list
+from controlplane.history.store.objects import Store, StoreFails, StoreMisnamed, configured_store
+from controlplane.history.store.packing import Damaged, WrongKey
+from controlplane.history.store.signs import last_sign
+from controlplane.running.service_command import ServiceCommand
 
 LEFT_OUT = (
     "Not in the store, and lost with their host: projects that keep no history "

@@ -7,21 +7,21 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
-from controlplane.compute.accounts import AccountUnusable
-from controlplane.compute.space import size_text
-from controlplane.compute.state_directory import StateDirectoryUnusable
+from controlplane.compute.data.state_directory import StateDirectoryUnusable
+from controlplane.compute.host.accounts import AccountUnusable
+from controlplane.compute.host.space import size_text
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
-from controlplane.management.host_table import FORCE_HELP, ago, jobs_by_host, table
-from controlplane.management.joining import ENVIRONMENT, JoinRefused, content_for, join
-from controlplane.management.service_command import ServiceCommand
+from controlplane.fleet.invitations import invite
+from controlplane.fleet.joining import ENVIRONMENT, JoinRefused, content_for, join
+from controlplane.fleet.lost_hosts import declare_lost
+from controlplane.fleet.moves import empty_host, move
 from controlplane.models import Action, Host
 from controlplane.operations.own_host import adopt_host
+from controlplane.running.host_table import FORCE_HELP, ago, jobs_by_host, table
+from controlplane.running.service_command import ServiceCommand
 from controlplane.services.errors import ServiceError
-from controlplane.services.host_invitations import invite
 from controlplane.services.hosts import counted, drain_host, find_host, refuse_running, remove_host
-from controlplane.services.lost_hosts import declare_lost
-from controlplane.services.moving import empty_host, move
 
 COLUMNS = (
     *("host", "region", "address", "worker seen", "proxy seen", "version", "load", "disk free"),

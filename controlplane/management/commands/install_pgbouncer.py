@@ -3,8 +3,8 @@
 from typing import Any
 
 from controlplane.compute.pooler import pooler_version
-from controlplane.management.pooler_build import BuildFailed, build_pgbouncer
-from controlplane.management.service_command import ServiceCommand
+from controlplane.running.pooler_build import BuildFailed, build_pgbouncer
+from controlplane.running.service_command import ServiceCommand
 
 
 class Command(ServiceCommand):

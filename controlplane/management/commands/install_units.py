@@ -10,10 +10,10 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from controlplane import durable
-from controlplane.compute.accounts import AccountUnusable
-from controlplane.management.process_setup import prepare_for_units
-from controlplane.management.service_command import ServiceCommand
-from controlplane.management.units import TARGET, UnitsUnusable, check_place, rendered_units
+from controlplane.compute.host.accounts import AccountUnusable
+from controlplane.running.process_setup import prepare_for_units
+from controlplane.running.service_command import ServiceCommand
+from controlplane.running.units import TARGET, UnitsUnusable, check_place, rendered_units
 
 NEXT_STEPS = """
 Next:

@@ -10,10 +10,10 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 from django.db import connection
 
-from controlplane.compute.log_lines import SOURCES, Follower, LogLine, last_lines
-from controlplane.compute.state_directory import StateDirectoryUnusable, check_ours
-from controlplane.management.service_command import ServiceCommand
+from controlplane.compute.data.state_directory import StateDirectoryUnusable, check_ours
+from controlplane.compute.host.log_lines import SOURCES, Follower, LogLine, last_lines
 from controlplane.models import Endpoint
+from controlplane.running.service_command import ServiceCommand
 
 # Seconds between two looks at files that are followed.
 POLL_INTERVAL = 0.25

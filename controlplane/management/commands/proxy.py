@@ -19,13 +19,11 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import close_old_connections
 
-from controlplane.compute import state_directory
-from controlplane.compute.accounts import AccountUnusable
+from controlplane.compute.data import state_directory
+from controlplane.compute.host.accounts import AccountUnusable
 from controlplane.database.secret_keys import OtherSecretKey
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
 from controlplane.features import features
-from controlplane.management.proxy_account import ProxyInputs, proxy_inputs, sockets_directory
-from controlplane.management.supervision import MARK
 from controlplane.metrics import sampling
 from controlplane.models.connecting import ServedHost
 from controlplane.operations.own_host import HostTaken, own_host
@@ -41,6 +39,8 @@ from controlplane.proxy.settings import PlainConnections, ProxySettings, Sibling
 from controlplane.proxy.wire.certificates import IssuingIdentity
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.proxy.wire.tls import OperatorIdentity, TlsIdentity
+from controlplane.running.proxy_account import ProxyInputs, proxy_inputs, sockets_directory
+from controlplane.running.supervision import MARK
 from controlplane.services.regions import publish_certificate_authority, publish_peer
 
 log = logging.getLogger(__name__)

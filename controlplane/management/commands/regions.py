@@ -7,10 +7,10 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
-from controlplane.management.host_table import FORCE_HELP, ago, jobs_by_host, oldest, table
-from controlplane.management.service_command import ServiceCommand
 from controlplane.models import Host, Region
 from controlplane.operations.own_host import adopt_host
+from controlplane.running.host_table import FORCE_HELP, ago, jobs_by_host, oldest, table
+from controlplane.running.service_command import ServiceCommand
 from controlplane.services.errors import ServiceError
 from controlplane.services.hosts import counted, refuse_running, remaining_text, remove_host
 

@@ -7,7 +7,7 @@ from django.core.management.base import CommandError
 
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
-from controlplane.management.service_command import ServiceCommand
+from controlplane.running.service_command import ServiceCommand
 from controlplane.services.key_rotation import RotationRefused, rotate
 
 

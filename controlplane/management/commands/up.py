@@ -23,35 +23,43 @@ from django.core.management import call_command
 from django.core.management.base import CommandError, CommandParser
 from django.db import OperationalError, connections
 
-from controlplane.compute import compute, metadata
-from controlplane.compute.accounts import AccountUnusable, service_account
-from controlplane.compute.binaries import PostgresUnusable, check_programs, majors
-from controlplane.compute.branch_data import template, template_place
-from controlplane.compute.filesystem import LockTimeout
-from controlplane.compute.space import CRITICAL_BYTES, host_space
-from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
+from controlplane.compute import compute
+from controlplane.compute.data.branch_data import template, template_place
+from controlplane.compute.data.state_directory import (
+    StateDirectoryUnusable,
+    prepare_state_directory,
+)
+from controlplane.compute.host.accounts import AccountUnusable, service_account
+from controlplane.compute.host.binaries import PostgresUnusable, check_programs, majors
+from controlplane.compute.host.filesystem import LockTimeout
+from controlplane.compute.host.space import CRITICAL_BYTES, host_space
+from controlplane.compute.processes import metadata
 from controlplane.database.connection_counts import connection_shortage
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_unknown
-from controlplane.management.coming_up import ComingUp
-from controlplane.management.greeting import greeting, reachable
-from controlplane.management.host_resources import (
+from controlplane.models import Account, ApiKey, Host, Plan
+from controlplane.operations.own_host import HostTaken, own_host
+from controlplane.operations.rounds.reconcile import reconcile_host
+from controlplane.proxy.handover import is_offered
+from controlplane.running.coming_up import ComingUp
+from controlplane.running.greeting import greeting, reachable
+from controlplane.running.host_resources import (
     raise_file_limit,
     refuse_few_processes,
     room_on_disk,
 )
-from controlplane.management.process_setup import (
+from controlplane.running.process_setup import (
     choose_accounts,
     launcher,
     prepare_address_file,
     set_up_files,
 )
-from controlplane.management.progress_bar import bar
-from controlplane.management.proxy_account import sockets_directories
-from controlplane.management.replacing import MAKE_ROOM, holding_state_directory
-from controlplane.management.service_command import ServiceCommand
-from controlplane.management.stopping import stop_computes
-from controlplane.management.supervision import (
+from controlplane.running.progress_bar import bar
+from controlplane.running.proxy_account import sockets_directories
+from controlplane.running.replacing import MAKE_ROOM, holding_state_directory
+from controlplane.running.service_command import ServiceCommand
+from controlplane.running.stopping import stop_computes
+from controlplane.running.supervision import (
     MARK,
     Program,
     Supervisor,
@@ -59,10 +67,6 @@ from controlplane.management.supervision import (
     end_proxies,
     programs_of,
 )
-from controlplane.models import Account, ApiKey, Host, Plan
-from controlplane.operations.own_host import HostTaken, own_host
-from controlplane.operations.reconcile import reconcile_host
-from controlplane.proxy.handover import is_offered
 from controlplane.services.accounts import KeySpec, create_key
 
 DEFAULT_PORTS = {"console": 8000, "api": 8001, "proxy": 5432}

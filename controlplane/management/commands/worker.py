@@ -24,9 +24,9 @@ from psycopg import OperationalError as NoAnswer
 from psycopg.errors import RaiseException
 
 from controlplane import clock
-from controlplane.compute import patience
-from controlplane.compute.binaries import PostgresUnusable, check_programs
-from controlplane.compute.state_directory import prepare_state_directory, sole_holder
+from controlplane.compute.data.state_directory import prepare_state_directory, sole_holder
+from controlplane.compute.host import patience
+from controlplane.compute.host.binaries import PostgresUnusable, check_programs
 from controlplane.database.base import release_connection
 from controlplane.database.connection_counts import connection_shortage
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
@@ -36,14 +36,15 @@ from controlplane.features import CannotServe, Round, features
 from controlplane.logs import context
 from controlplane.metrics import figures, sampling
 from controlplane.models import Host, Lane
-from controlplane.operations import at_rest, under_way, vitals
-from controlplane.operations.lane_jobs import MAX_CONCURRENT_MOVES, LaneJobs
+from controlplane.operations import under_way
+from controlplane.operations.engine.scheduling import HostAway
 from controlplane.operations.own_host import HostTaken, own_host, was_declared_lost
-from controlplane.operations.queue_beat import beat
-from controlplane.operations.queue_connector import queue_connector
-from controlplane.operations.reconcile import stop_all_computes
-from controlplane.operations.scheduling import HostAway
-from controlplane.operations.upkeep import (
+from controlplane.operations.queue.beat import beat
+from controlplane.operations.queue.connector import queue_connector
+from controlplane.operations.queue.lane_jobs import MAX_CONCURRENT_MOVES, LaneJobs
+from controlplane.operations.rounds import at_rest, vitals
+from controlplane.operations.rounds.reconcile import stop_all_computes
+from controlplane.operations.rounds.upkeep import (
     all_rounds,
     hold_outbound,
     publish,

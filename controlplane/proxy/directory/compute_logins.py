@@ -14,9 +14,9 @@ import psycopg
 from psycopg.abc import PQGen, PQGenConn
 from psycopg.rows import class_row, scalar_row
 
-from controlplane.compute.accounts import is_served_by
-from controlplane.compute.catalog_reading import LOGIN, MARK
-from controlplane.compute.session import Result, of_bounded_length, parameters, socket_dir
+from controlplane.compute.catalog.reading import LOGIN, MARK
+from controlplane.compute.host.accounts import is_served_by
+from controlplane.compute.processes.session import Result, of_bounded_length, parameters, socket_dir
 from controlplane.models.connecting import find_catalog_mark
 from controlplane.proxy.directory.control_database import ControlDatabase, answer_by_deadline
 from controlplane.proxy.directory.host_calls import HostCalls

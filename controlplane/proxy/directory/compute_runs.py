@@ -6,7 +6,7 @@ import os
 import select
 from collections.abc import Callable
 
-from controlplane.compute.pooler_settings import Version
+from controlplane.compute.settings.pooler_settings import Version
 
 
 class ComputeRun:

@@ -7,7 +7,7 @@ from functools import partial
 
 from controlplane.models import MAY_SUCCEED, Action, EndpointState
 from controlplane.models.connecting import StateRow, UnfinishedOperation, find_state
-from controlplane.operations.actions import actions, details_of
+from controlplane.operations.actions.table import actions, details_of
 from controlplane.proxy.directory.cache import EndpointCache
 from controlplane.proxy.directory.control_database import ControlDatabase
 from controlplane.proxy.wire.errors import ProjectMoved, WakeFailed

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from django.db import DatabaseError
 
-from controlplane.compute.filesystem import LockTimeout
+from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.events.refusals import Refusal, refusals
 from controlplane.events.types import EventType
 from controlplane.models.connecting import ServedHost, find_waited_for
-from controlplane.operations.actions import MAKES_BRANCH
+from controlplane.operations.actions.table import MAKES_BRANCH
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.directory.cache import EndpointCache
 from controlplane.proxy.directory.changes import ChangeListener

@@ -21,21 +21,21 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from typing import Any, NoReturn
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.compute import compute
-from controlplane.compute.filesystem import LockTimeout, lock_branches, pooler_lock
+from controlplane.compute.host.filesystem import LockTimeout, lock_branches, pooler_lock
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler
-from controlplane.compute.pooler_settings import Version
-from controlplane.compute.session import socket_dir
+from controlplane.compute.processes.session import socket_dir
+from controlplane.compute.settings.pooler_settings import Version
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
+from controlplane.features import features
 from controlplane.models import Role
-from controlplane.operations import log_receivers, lost_receivers
-from controlplane.operations.catalog_import import holding_catalog, import_catalog
-from controlplane.operations.receiving_moves import connect_to_receiver
+from controlplane.operations.catalog.importing import holding_catalog, import_catalog
 from controlplane.process_accounts import serve_until_replaced
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.services import waking
@@ -94,16 +94,24 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "start_pooler": _start_pooler,
     "notice_death": waking.notice_death,
     "import_catalog": import_catalog,
-    "take_out_ended": lost_receivers.closing(lost_receivers.take_out_ended),
     "check_secret_key": refuse_other_key,
-    # These return a descriptor, which the caller closes.
     "open_run": _open_run,
     "open_log": _open_log,
-    "open_receiver": connect_to_receiver,
-    "open_log_source": log_receivers.connect_to_source,
     "open_certificate": _open_certificate,
     "open_key": _open_key,
 }
+
+
+@cache
+def calls() -> Mapping[str, Callable[..., Any]]:
+    """CALLS, and those of the features. A call whose name begins with `open_` returns a descriptor,
+    which the caller closes."""
+    return {
+        **CALLS,
+        **{name: do for feature in features() for name, do in feature.host_calls.items()},
+    }
+
+
 _ERRORS = {
     one.__name__: one
     for one in (
@@ -115,7 +123,7 @@ _UNAVAILABLE = ControlPlaneUnavailable.__name__
 
 
 class HostCalls:
-    """Calls the functions of CALLS: in this process or, given the socket to it, in the host
+    """Calls the functions of `calls`: in this process or, given the socket to it, in the host
     process."""
 
     def __init__(self, requests: socket.socket | None = None) -> None:
@@ -130,7 +138,7 @@ class HostCalls:
         """Returns what the function returns. Raises what it raises, of _ERRORS; and
         ControlPlaneUnavailable, also if the host process fails."""
         if self._requests is None:
-            return CALLS[name](*arguments)
+            return calls()[name](*arguments)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             try:
@@ -205,9 +213,9 @@ def _answer(request: bytes, caller: socket.socket) -> None:
             name, *arguments = json.loads(request)
             # The second one is a host, of any name, which is only looked for in the database.
             names = arguments[:1] if name == "open_log_source" else arguments
-            if name not in CALLS or not all(map(_NAME.fullmatch, names)):
+            if name not in calls() or not all(map(_NAME.fullmatch, names)):
                 raise ValueError("not a call")
-            value = CALLS[name](*arguments)
+            value = calls()[name](*arguments)
             answer = {"value": value}
             if name.startswith("open_") and value is not None:
                 descriptors = [value]

@@ -4,7 +4,7 @@ changed since in a running compute. Pure functions; `compute_logins` asks the co
 from dataclasses import dataclass
 
 from controlplane import clock
-from controlplane.compute.catalog_reading import is_placeholder, is_verifier, placeholder_of
+from controlplane.compute.catalog.reading import is_placeholder, is_verifier, placeholder_of
 from controlplane.models.connecting import RouteRow
 from controlplane.models.reserved_names import is_reserved_role
 

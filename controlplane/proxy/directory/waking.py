@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from controlplane.compute.filesystem import LockTimeout
+from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.compute.pooler import PoolerUnavailable, pooler_socket
-from controlplane.compute.session import socket_dir
+from controlplane.compute.processes.session import socket_dir
 from controlplane.models import Action, Operation
 from controlplane.models.connecting import find_failure
 from controlplane.proxy.directory.changes import ChangeListener
@@ -29,7 +29,7 @@ from controlplane.proxy.wire.errors import (
 )
 from controlplane.services import waking
 from controlplane.services.errors import EndpointDisabled, ServiceError
-from controlplane.services.quotas import QuotaExceeded
+from controlplane.services.rules.quotas import QuotaExceeded
 
 log = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ class Kind(StrEnum):
     CANCEL = "cancel"
     # What the host's worker tells this host's: it moves a project here.
     MOVE = "move"
-    # The log of a compute of this host, which the host receives (`operations.log_receivers`).
+    # The log of a compute of this host, which the host receives (`fleet.receivers.log_receivers`).
     LOG = "log"
 
 

@@ -6,7 +6,7 @@ there."""
 import logging
 from collections.abc import Callable
 
-from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
+from controlplane.compute.settings.pooler_settings import KEEPS_PREPARED_STATEMENTS
 from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.pooling.pooled_relay import PooledRelay

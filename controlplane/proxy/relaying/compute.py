@@ -5,7 +5,7 @@ import asyncio
 import socket
 from dataclasses import dataclass
 
-from controlplane.compute.accounts import is_served_by
+from controlplane.compute.host.accounts import is_served_by
 from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel

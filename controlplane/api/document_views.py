@@ -1,0 +1,81 @@
+"""`/api/v2/openapi.json`, and `/api/v2/docs`, on which Swagger UI shows it, as django-ninja brings
+it. They need no authentication, and every caller gets the same."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import ninja
+from django.core.exceptions import DisallowedHost
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.html import escape
+
+from controlplane.api.document.openapi import ADDRESS
+from controlplane.api.http.rendering import as_json
+from controlplane.api.router import api
+
+BASE = "/api/v2"
+SWAGGER_UI = Path(ninja.__file__).parent / "static" / "ninja"
+SWAGGER_FILES = {
+    "swagger-ui.css": "text/css",
+    "swagger-ui-bundle.js": "text/javascript",
+    "swagger-ui-init.js": "text/javascript",
+}
+# Addresses are relative, since a reverse proxy may serve the API below a path of its own.
+PAGE = f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+  <meta charset="utf-8">
+  <meta name="viewport" content="width=device-width, initial-scale=1">
+  <title>{escape(api.title)}</title>
+  <link rel="stylesheet" href="docs/swagger-ui.css">
+</head>
+<body>
+  <script type="application/json" id="swagger-settings">
+    {{"url": "openapi.json", "layout": "BaseLayout", "deepLinking": true}}
+  </script>
+  <div id="swagger-ui"></div>
+  <script src="docs/swagger-ui-bundle.js"></script>
+  <script src="docs/swagger-ui-init.js"></script>
+</body>
+</html>
+"""
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def openapi_json(request: HttpRequest) -> HttpResponse:
+    body = _document().replace(ADDRESS, json.dumps(_address(request))[1:-1])
+    return HttpResponse(body, content_type="application/json; charset=utf-8")
+
+
+def docs(request: HttpRequest) -> HttpResponse:
+    response = HttpResponse(PAGE, content_type="text/html; charset=utf-8")
+    response.headers["Content-Security-Policy"] = POLICY
+    response.headers["Referrer-Policy"] = "no-referrer"
+    return response
+
+
+def swagger_file(request: HttpRequest, name: str) -> HttpResponse:
+    """A file that the page loads. Raises Http404 for any other name."""
+    if name not in SWAGGER_FILES:
+        raise Http404
+    body = (SWAGGER_UI / name).read_bytes()
+    headers = {"Cache-Control": "public, max-age=86400"}
+    return HttpResponse(body, content_type=SWAGGER_FILES[name], headers=headers)
+
+
+@cache
+def _document() -> str:
+    return as_json(api.get_openapi_schema()).decode()
+
+
+def _address(request: HttpRequest) -> str:
+    """The API's address as the caller used it, or only its path if the Host header is not
+    allowed."""
+    try:
+        return request.build_absolute_uri(BASE)
+    except DisallowedHost:
+        return BASE

@@ -1,0 +1,115 @@
+"""The calls of Neon's API that this server does not have, each with the reason and the alternative.
+A request for one of them is answered with "not offered" instead of "not found", which would mean
+that the resource is missing. `looked_for` has the lists that are empty here.
+
+The table is used only for requests that no route serves. So a pattern may match routes too.
+"""
+
+import re
+
+from django.http import HttpRequest
+
+from controlplane.api.http.pagination import NO_RECOVERY
+
+PREFIX = "/api/v2"
+# Characters of a path that an error message contains at most.
+MAX_PATH_LENGTH = 200
+_AUTH = (
+    "this server runs no Neon Auth; run an authentication service that keeps its users in a branch"
+)
+_SHARING = (
+    "a project belongs to one account; create an API key that is limited to the project with "
+    "POST /api_keys"
+)
+_TRANSFER = (
+    "a project stays with its account; copy its data with pg_dump into a project of the other one"
+)
+_MASKING = (
+    "this server masks no data; create a branch with init_source schema-only and fill it with what "
+    "may be shown"
+)
+_VPC = (
+    "this server has no VPC endpoints; limit the addresses of clients with the project's settings "
+    "allowed_ips and block_public_connections"
+)
+_FUNCTIONS = "this server runs no functions; run the program elsewhere and connect to the endpoint"
+_BILLING = "this server bills nothing; limit what a project uses with its settings.quota"
+_ACCOUNTS = "an account is one organization with one member; operators manage accounts at /accounts"
+_SQL = "POST /sql at the endpoint's host runs SQL over HTTP"
+# Patterns of a path, after the methods if not all are meant. PROJECT, BRANCH and ORGANIZATION stand
+# for the path of one.
+NOT_OFFERED = {
+    "/projects/auth/(create|keys|transfer_ownership|user)": _AUTH,
+    "PROJECT/auth/.+": _AUTH,
+    "BRANCH/auth(/.+)?": _AUTH,
+    "BRANCH/data-api/.+": f"this server has no Data API; {_SQL}, or run PostgREST on the branch",
+    "PROJECT/query": f"statements go to an endpoint; {_SQL}",
+    "PROJECT/advisors": "this server analyses no databases; read pg_stat_statements and GET "
+    "/projects/{project_id}/endpoints/{endpoint_id}/metrics",
+    "BRANCH/(functions|triggers|custom-domains)(/.+)?": _FUNCTIONS,
+    "BRANCH/(buckets(/.+)?|storage)": "this server stores no objects; use another object store",
+    "BRANCH/ai_gateway": "this server has no AI gateway; call the provider of the model directly",
+    "BRANCH/credentials(/.+)?": "a branch has no credentials of its own; create a role with "
+    "POST /projects/{project_id}/branches/{branch_id}/roles, or an API key with POST /api_keys",
+    "BRANCH/logs/.+": "logs are read by endpoint; GET "
+    "/projects/{project_id}/endpoints/{endpoint_id}/logs has the last lines",
+    "PROJECT/branch_anonymized": _MASKING,
+    "BRANCH/(anonymize|anonymized|anonymized_status|masking_rules)": _MASKING,
+    "BRANCH/backup_schedule": "this server takes no snapshots by a schedule; take them with POST "
+    "/projects/{project_id}/branches/{branch_id}/snapshot, or rely on the branch's history",
+    "BRANCH/recover": NO_RECOVERY,
+    "BRANCH/reset": "POST /projects/{project_id}/branches/{branch_id}/restore with the parent as "
+    "source_branch_id resets a branch",
+    "PROJECT/(permissions|members)(/.+)?": _SHARING,
+    "PROJECT/(transfer|transfer_requests(/.+)?)": _TRANSFER,
+    "(ORGANIZATION|/users/me)/projects/transfer": _TRANSFER,
+    "PROJECT/vpc_endpoints(/.+)?": _VPC,
+    "ORGANIZATION/vpc/.+": _VPC,
+    "PROJECT/jwks(/.+)?": "clients sign in with the password of a role, not with tokens; verify "
+    "tokens in a service between them and the endpoint",
+    "PROJECT/endpoints/[^/]+/passwordless_auth": "clients need a password; GET "
+    "/projects/{project_id}/connection_uri returns it",
+    "(ORGANIZATION)?/billing(/.+)?": _BILLING,
+    "/organizations": _ACCOUNTS,
+    "PATCH,DELETE ORGANIZATION": _ACCOUNTS,
+    "ORGANIZATION/(invitations|members)(/.+)?": _ACCOUNTS,
+    "PATCH,DELETE /users/me": _ACCOUNTS,
+    "/consumption_history/v2/branches": "consumption is kept by project; use GET "
+    "/consumption_history/v2/projects, or the fields of GET /projects/{project_id}/branches",
+    "/branches": "branches are listed by project; use GET /projects/{project_id}/branches",
+}
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    """The pattern of a method and a path, separated by a space."""
+    methods, _, path = template.rpartition(" ")
+    for name, meaning in (
+        ("BRANCH", "PROJECT/branches/[^/]+"),
+        ("PROJECT", "/projects/[^/]+"),
+        ("ORGANIZATION", "/organizations/[^/]+"),
+    ):
+        path = path.replace(name, meaning)
+    return re.compile(f"(?:{methods.replace(',', '|') or '[A-Z]+'}) {path}")
+
+
+_KNOWN = [(_pattern(template), reason) for template, reason in NOT_OFFERED.items()]
+
+
+def why_not_offered(method: str, path: str) -> str | None:
+    """Why this server does not have the call of Neon's API, and what to use instead. The path is
+    without PREFIX. None if Neon's API has no such call, or this server has it."""
+    call = f"{method} {path}"
+    return next((reason for pattern, reason in _KNOWN if pattern.fullmatch(call)), None)
+
+
+def words_of_missing(request: HttpRequest) -> tuple[str, str]:
+    """The code and the message for a request that no route serves."""
+    method, path = str(request.method), request.path
+    if not path.startswith(PREFIX):
+        return "", f"not found: {path[:MAX_PATH_LENGTH]}"
+    below = path.removeprefix(PREFIX)
+    call = f"{method[:16]} {below[:MAX_PATH_LENGTH] or '/'}"
+    if reason := why_not_offered(method, below):
+        # neonctl recognizes the words "is not available", and continues without the feature.
+        return "NOT_OFFERED", f"not offered by this server: {call} is not available here: {reason}"
+    return "", f"not found: there is no {call} in this API"

@@ -1,0 +1,122 @@
+"""Reads who may do what in a cluster, in a form that is the same in all major versions.
+
+An upgrade compares it: whoever became a superuser while pg_upgrade ran could have kept that by any
+of this.
+"""
+
+from pathlib import Path
+
+from controlplane.compute.processes.session import session
+
+# {table: rows}; each row begins with a name.
+Rights = dict[str, set[tuple[object, ...]]]
+
+# Before Postgres 16, a membership has only the first of the options.
+CLUSTER = {
+    "roles": """
+SELECT rolname, rolsuper, rolinherit, rolcreaterole, rolcreatedb, rolcanlogin, rolreplication,
+    rolbypassrls, rolconnlimit, rolpassword, rolvaliduntil::text
+FROM pg_authid WHERE oid >= 16384 OR rolsuper OR rolcreaterole OR rolcreatedb OR rolcanlogin
+    OR rolreplication OR rolbypassrls
+""",
+    "memberships": """
+SELECT DISTINCT roleid::regrole::text, member::regrole::text, admin_option,
+    coalesce((to_jsonb(m)->>'inherit_option')::bool, rolinherit),
+    coalesce((to_jsonb(m)->>'set_option')::bool, true)
+FROM pg_auth_members m JOIN pg_authid r ON r.oid = member
+""",
+    "settings": """
+SELECT coalesce(datname, ''), coalesce(rolname, ''), unnest(setconfig) FROM pg_db_role_setting
+LEFT JOIN pg_database d ON d.oid = setdatabase LEFT JOIN pg_authid r ON r.oid = setrole
+""",
+    "parameters": "SELECT parname, {acl} FROM pg_parameter_acl, LATERAL (SELECT paracl) AS a(acl)",
+    "databases": """
+SELECT datname, datdba::regrole::text, datistemplate, datallowconn, {acl}
+FROM pg_database, LATERAL (SELECT coalesce(datacl, acldefault('d', datdba))) AS a(acl)
+""",
+    "subscriptions": "SELECT subname, subowner::regrole::text, subconninfo FROM pg_subscription",
+}
+# The first part of each row of `objects` is the kind of `acldefault`; '' has no privileges.
+OBJECTS = """
+SELECT CASE relkind WHEN 'S' THEN 's' ELSE 'r' END, 'pg_class'::regclass, oid, relowner, relacl
+FROM pg_class WHERE relkind IN ('r', 'v', 'm', 'f', 'p', 'S', 'c') AND relnamespace <> 99
+UNION ALL SELECT 'f', 'pg_proc'::regclass, oid, proowner, proacl FROM pg_proc
+UNION ALL SELECT 'n', 'pg_namespace'::regclass, oid, nspowner, nspacl FROM pg_namespace
+    WHERE nspname !~ '^pg_(temp|toast)'
+UNION ALL SELECT 'T', 'pg_type'::regclass, oid, typowner, typacl FROM pg_type
+    WHERE typtype IN ('b', 'd', 'e', 'r') AND typcategory <> 'A'
+UNION ALL SELECT 'l', 'pg_language'::regclass, oid, lanowner, lanacl FROM pg_language
+UNION ALL SELECT 'F', 'pg_foreign_data_wrapper'::regclass, oid, fdwowner, fdwacl
+    FROM pg_foreign_data_wrapper
+UNION ALL SELECT 'S', 'pg_foreign_server'::regclass, oid, srvowner, srvacl FROM pg_foreign_server
+UNION ALL SELECT '', 'pg_event_trigger'::regclass, oid, evtowner, NULL FROM pg_event_trigger
+UNION ALL SELECT '', 'pg_publication'::regclass, oid, pubowner, NULL FROM pg_publication
+UNION ALL SELECT '', 'pg_operator'::regclass, oid, oprowner, NULL FROM pg_operator
+"""
+# Of Postgres's own objects, only those whose privileges were changed.
+DATABASE = {
+    "objects": f"""
+SELECT class::text, (pg_identify_object(class, id, 0)).identity, owner::regrole::text, {{acl}}
+FROM ({OBJECTS}) AS o(kind, class, id, owner, given),
+    LATERAL (SELECT CASE WHEN kind = '' THEN NULL
+        ELSE coalesce(given, acldefault(kind::"char", owner)) END) AS a(acl)
+WHERE id >= 16384 OR given IS DISTINCT FROM (
+    SELECT initprivs FROM pg_init_privs WHERE objoid = id AND classoid = class AND objsubid = 0)
+""",  # noqa: S608
+    "columns": """
+SELECT (pg_identify_object('pg_class'::regclass, attrelid, attnum)).identity, {acl}
+FROM pg_attribute, LATERAL (SELECT attacl) AS a(acl)
+WHERE attacl IS NOT NULL AND NOT attisdropped AND attacl IS DISTINCT FROM (SELECT initprivs
+    FROM pg_init_privs WHERE objoid = attrelid AND classoid = 'pg_class'::regclass
+        AND objsubid = attnum AND attrelid < 16384)
+""",
+    "functions": """
+SELECT f.oid::regprocedure::text, prosecdef, proleakproof, lanname, lanpltrusted,
+    CASE WHEN lanname IN ('c', 'internal') THEN concat_ws(' ', prosrc, probin) END
+FROM pg_proc f JOIN pg_language l ON l.oid = prolang WHERE f.oid >= 16384 OR prosecdef
+""",
+    # There may be millions.
+    "large objects": """
+SELECT lomowner::regrole::text, {acl}, count(*)
+FROM pg_largeobject_metadata, LATERAL (SELECT coalesce(lomacl, acldefault('L', lomowner))) AS a(acl)
+GROUP BY 1, 2
+""",
+    "default privileges": """
+SELECT defaclrole::regrole::text, defaclnamespace::regnamespace::text, defaclobjtype, {acl}
+FROM pg_default_acl, LATERAL (SELECT defaclacl) AS a(acl)
+""",
+    "servers": """
+SELECT s.srvname, coalesce(usename, ''), srvoptions::text, umoptions::text
+FROM pg_foreign_server s LEFT JOIN pg_user_mappings m ON m.srvid = s.oid
+""",
+    "event triggers": "SELECT evtname, evtevent, evtfoid::regproc::text, evtenabled "
+    "FROM pg_event_trigger",
+}
+# Who granted something depends on the version. MAINTAIN exists since Postgres 17.
+ACL = """
+array_to_string(ARRAY(
+    SELECT concat_ws(' ', nullif(grantee, 0)::regrole, privilege_type, is_grantable)
+    FROM aclexplode(acl) WHERE privilege_type <> 'MAINTAIN' ORDER BY 1), ', ')
+"""
+
+
+def rights_in(sockets: Path, databases: list[str]) -> Rights:
+    """Raises psycopg.Error."""
+    found = {}
+    for database, queries in [("postgres", CLUSTER), *((name, DATABASE) for name in databases)]:
+        # No conversion: names are in the databases' own encodings.
+        with session(sockets, database, client_encoding="SQL_ASCII") as connection:
+            for table, query in queries.items():
+                where = "" if queries is CLUSTER else f' in "{database}"'
+                statement = query.replace("{acl}", ACL).encode()
+                found[table + where] = set(connection.execute(statement))
+    return found
+
+
+def difference(before: Rights, after: Rights) -> str | None:
+    """What the rights differ in, with a name; None if they do not."""
+    for table, rows in before.items():
+        for row in sorted(rows ^ after[table], key=repr):
+            named = (part.decode(errors="replace") for part in row[:2] if isinstance(part, bytes))
+            return f"{table}: {' '.join(named)}"
+    return None

@@ -1,0 +1,140 @@
+"""Chooses an unused number of the range for the account of a new branch.
+
+A number is unused if no branch of this state directory has it, no branch of another Perch on the
+same host has it, and no process runs under it. Perch does not know the other state directories. So
+each number that is given out is noted for the whole host: `CLAIMS` holds a symbolic link, named
+after the number, to the `branches` directory that has it. A note is valid while a directory with
+that group is there, so notes need not be removed.
+"""
+
+import fcntl
+import os
+import secrets
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from controlplane.compute.host.accounts import (
+    Account,
+    AccountUnusable,
+    account_range,
+    shared_account,
+)
+
+CLAIMS = Path("/run/perch/accounts")
+# Of /proc/<pid>/status: the lines before those with the user and group ids are short.
+MAX_STATUS_BYTES = 1024  # bytes
+
+
+def new_account(branches: Path) -> Account:
+    """An account for a new branch below `branches`.
+
+    The caller holds the lock `accounts` until the branch's directory exists. Raises
+    AccountUnusable.
+    """
+    if shared := shared_account():
+        return shared
+    with _claims() as claims:
+        used = set(directories_by_number(branches)) | set(processes_by_number())
+        free = [number for number in account_range() if number not in used]
+        while free:
+            # At random: the lowest free number is often one that was just released, and leftovers
+            # of its last branch must not affect a new one.
+            chosen = free.pop(secrets.randbelow(len(free)))
+            if _claim(claims, chosen, branches):
+                return Account(chosen, chosen)
+    raise AccountUnusable(
+        "every account of PERCH_COMPUTE_UIDS has a branch or runs processes; enlarge the range"
+    )
+
+
+def is_owned_by(branches: Path, number: int) -> bool:
+    """True if the account number is, or last was, that of a branch below `branches` and of no other
+    Perch on this host: then its processes may be killed. Notes the number for `branches`."""
+    with _claims() as claims:
+        return _claim(claims, number, branches)
+
+
+def recorded_directory(number: int) -> Path | None:
+    """The `branches` directory that the number was last given out for; None if none is noted."""
+    try:
+        return (CLAIMS / str(number)).readlink()
+    except OSError:
+        return None
+
+
+def directories_by_number(branches: Path) -> Mapping[int, list[Path]]:
+    """The directories of branches below `branches`, by account number. This includes hidden
+    branches and staging directories."""
+    found = defaultdict(list)
+    with suppress(FileNotFoundError):
+        for place in list(branches.iterdir()):
+            with suppress(FileNotFoundError):  # one that is being removed
+                found[place.lstat().st_gid].append(place)
+    return found
+
+
+def processes_by_number() -> Mapping[int, list[int]]:
+    """The ids of this host's processes, by each number of the range that is one of their user ids:
+    real, effective, saved or file system. Zombies are left out."""
+    numbers = account_range()
+    found = defaultdict(list)
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            for number in _user_ids(entry):
+                if number in numbers:
+                    found[number].append(int(entry))
+    return found
+
+
+def _user_ids(pid: str) -> set[int]:
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            status = file.read(MAX_STATUS_BYTES)
+    except OSError:
+        return set()
+    if b"\nState:\tZ" in status:
+        return set()
+    _, _, rest = status.partition(b"\nUid:\t")
+    return set(map(int, rest.partition(b"\n")[0].split()))
+
+
+@contextmanager
+def _claims() -> Iterator[Path | None]:
+    """Hold the lock on the host's notes; yields their directory. Yields None if this host does not
+    let us write there: then this Perch is taken for the only one."""
+    try:
+        # Accessible to us alone: a process that can open a directory can lock it and block others.
+        CLAIMS.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(CLAIMS, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield None
+        return
+    try:
+        with suppress(OSError):
+            os.fchmod(descriptor, 0o700)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield CLAIMS
+    finally:
+        os.close(descriptor)
+
+
+def _claim(claims: Path | None, number: int, branches: Path) -> bool:
+    """Note the number for `branches`; False if another `branches` directory uses it."""
+    if claims is None:
+        return True
+    note = claims / str(number)
+    try:
+        holder = note.readlink()
+    except FileNotFoundError:
+        pass
+    else:
+        if holder == branches:
+            return True
+        if number in directories_by_number(holder):
+            return False
+        note.unlink()
+    with suppress(OSError):  # e.g. a full disk: the number is noted when it is next asked for
+        note.symlink_to(branches)
+    return True

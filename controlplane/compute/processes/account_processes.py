@@ -1,0 +1,203 @@
+"""Kills every process that runs under a branch's account, wherever it works and whoever started it,
+and removes what the kernel would keep of them: shared memory, message queues, semaphores.
+
+If each branch has an account of its own, all processes that its compute ever starts run under that
+account's number alone (`accounts.launched_as`). `kill(-1)`, called by a process with that number,
+kills all processes with the number in one step, so none escapes by forking. So a child process of
+ours takes the number and calls `kill(-1)` at once. A process of the account may kill the child
+first; then the next child is started. The child also removes what they leave.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from django.conf import settings
+
+from controlplane.compute.host.account_numbers import (
+    directories_by_number,
+    is_owned_by,
+    processes_by_number,
+    recorded_directory,
+)
+from controlplane.compute.host.accounts import (
+    ENVIRONMENT,
+    Account,
+    AccountUnusable,
+    account_of,
+    account_range,
+    running_as,
+    shared_account,
+    upgrade_account,
+)
+from controlplane.compute.host.filesystem import LockTimeout, lock_branches
+from controlplane.compute.processes.occupants import StopFailed
+from controlplane.compute.processes.process import socket_dir_of
+
+# Seconds that an account's processes may take to end after they were killed.
+KILL_TIMEOUT = 5.0
+# Any account may make files here, in memory that all share; those of the second are queues.
+SHARED_MEMORY = tuple(Path("/dev", kind) for kind in ("shm", "mqueue"))
+# Objects of System V: a line each, after one with the names of the columns. Their creator stays.
+SYSTEM_V = tuple(Path("/proc/sysvipc", kind) for kind in ("shm", "msg", "sem"))
+# The account may be unable to read Python's modules, so they are imported first.
+KILL_ALL = """
+import ctypes, os, sys
+number = int(sys.argv[1])
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setresgid(number, number, number)
+    os.setresuid(number, number, number)
+# With CAP_KILL this would kill every process of the host.
+with open("/proc/self/status") as status:
+    assert "CapEff:\\t0000000000000000\\n" in status.read()
+assert os.getresuid() == (number, number, number)
+os.kill(-1, 9)
+libc = ctypes.CDLL(None)
+for kind, remove in (("shm", libc.shmctl), ("msg", libc.msgctl), ("sem", libc.semctl)):
+    if os.path.exists("/proc/sysvipc/" + kind):
+        columns, *lines = map(str.split, open("/proc/sysvipc/" + kind))
+        for fields in lines:
+            if fields[columns.index("cuid")] == sys.argv[1]:
+                # IPC_RMID is 0. The second argument is the number of a semaphore for semctl.
+                remove(int(fields[1]), 0, 0)
+for place in filter(os.path.exists, ("/dev/shm", "/dev/mqueue")):
+    for name in os.listdir(place):
+        path = place + "/" + name
+        try:
+            if os.lstat(path).st_uid != number:
+                continue
+        except FileNotFoundError:
+            continue
+        if not os.path.islink(path):
+            os.spawnv(os.P_WAIT, "/bin/chmod", ["chmod", "-R", "u+rwx", path])
+        os.spawnv(os.P_WAIT, "/bin/rm", ["rm", "-rf", path])
+"""
+
+log = logging.getLogger(__name__)
+
+
+def end_account_of(branch_dir: Path) -> None:
+    """Kill all processes of the account of the branch with this directory. Does nothing if the
+    branch has no account of its own. The caller holds the branch's lock. Raises StopFailed."""
+    if shared_account() is not None or not branch_dir.exists():
+        return
+    account = account_of(branch_dir)
+    if not is_owned_by(branch_dir.parent, account.uid):
+        # Before numbers were noted for the host, two Perch may have given out the same number.
+        fields = {"branch": branch_dir.name, "account": account.uid}
+        log.warning("another Perch on this host uses the same account", extra=fields)
+        return
+    _end_account(account.uid)
+
+
+def end_upgrade_account() -> None:
+    """Kill all processes of the account that runs pg_upgrade, if it is one of its own. The caller
+    holds the lock under which it is used. Raises StopFailed."""
+    if shared_account() is None:
+        _end_account(upgrade_account().uid)
+
+
+def remove_objects_of(branch_dir: Path) -> None:
+    """Remove what the kernel keeps of the ended processes of the branch's account, as
+    `end_account_of` does after it killed them. The caller holds the branch's lock. Raises
+    StopFailed if a process is left after all."""
+    with suppress(FileNotFoundError, AccountUnusable):
+        if account_of(branch_dir).uid in owners_of_objects():
+            end_account_of(branch_dir)
+
+
+def owners_of_objects() -> set[int]:
+    """The user ids that own shared memory, message queues or semaphores of this host."""
+    found = set()
+    for kind in filter(Path.exists, SYSTEM_V):
+        columns, *lines = map(str.split, kind.read_text().splitlines())
+        found |= {int(fields[columns.index("cuid")]) for fields in lines}
+    for place in filter(Path.is_dir, SHARED_MEMORY):
+        for entry in place.iterdir():
+            with suppress(FileNotFoundError):
+                found.add(entry.lstat().st_uid)
+    return found
+
+
+def end_stray_accounts() -> None:
+    """Kill the processes of accounts whose branches do not run or are gone, and remove what the
+    kernel keeps of them."""
+    if shared_account() is not None:
+        return
+    numbers = processes_by_number().keys() | owners_of_objects().intersection(account_range())
+    if not numbers:
+        return
+    branches = Path(settings.STATE_DIR) / "branches"
+    directories = directories_by_number(branches)
+    for number in numbers:
+        places = directories.get(number, [])
+        # If the branch is gone, only the note says whose the number was.
+        if (places or recorded_directory(number) == branches) and not _any_runs(places):
+            _end_strays(number, branches)
+
+
+def _end_strays(number: int, branches: Path) -> None:
+    """Kill the account's processes, holding the locks of all its branches. If it has no branch,
+    hold the lock under which numbers are given out."""
+    names = _branches_with(number, branches)
+    try:
+        with lock_branches(*(names or {"accounts"}), timeout=0):
+            if _branches_with(number, branches) != names:
+                return
+            places = directories_by_number(branches).get(number, [])
+            pids = processes_by_number().get(number, [])
+            if (
+                (pids or number in owners_of_objects())
+                and not _any_runs(places)
+                and is_owned_by(branches, number)
+            ):
+                fields = {"account": number, "processes": len(pids), "branches": sorted(names)}
+                log.warning("ending what a compute's account has left", extra=fields)
+                _end_account(number)
+    except LockTimeout:
+        pass  # the next round tries again
+    except StopFailed as error:
+        log.error("processes not ended", extra={"account": number, "error": str(error)})
+
+
+def _branches_with(number: int, branches: Path) -> set[str]:
+    """The branches whose directories have the number, or are being made or removed with it."""
+    places = directories_by_number(branches).get(number, [])
+    return {place.name.lstrip(".").partition(".")[0] for place in places}
+
+
+def _any_runs(places: Collection[Path]) -> bool:
+    return any(socket_dir_of(place / "data") for place in places)
+
+
+def _end_account(number: int) -> None:
+    """Kill all processes with this user id, and remove what the kernel keeps of them. Raises
+    StopFailed."""
+    deadline = time.monotonic() + KILL_TIMEOUT
+    while True:
+        # Isolated: a clean environment, and only Python's own modules can be imported.
+        command = [sys.executable, "-I", "-S", "-c", KILL_ALL, str(number)]
+        # As root, the child becomes the account by itself, which may be unable to execute Python.
+        become = {} if os.geteuid() == 0 else running_as(Account(number, number))
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, **{"cwd": "/", "env": ENVIRONMENT, **become}
+        )
+        if done.returncode == 0 and _have_ended(number):
+            return
+        if time.monotonic() > deadline:
+            raise StopFailed(f"the processes of the account {number} do not exit")
+
+
+def _have_ended(number: int) -> bool:
+    """True if no process with the number is left. Waits 0.111 seconds at most."""
+    for pause in (0.001, 0.01, 0.1):
+        if number not in processes_by_number():
+            return True
+        time.sleep(pause)
+    return number not in processes_by_number()

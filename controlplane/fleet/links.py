@@ -1,0 +1,140 @@
+"""The messages that two hosts' workers send each other over one connection, which their proxies
+have authenticated. A message is an object in JSON, or some bytes of a file."""
+
+import json
+import os
+import select
+import socket
+import time
+from typing import Any
+
+from controlplane.compute.host.patience import remaining, report_progress
+
+# Bytes of the longest message, and of those of files.
+MAX_MESSAGE_BYTES = 1 << 20
+CHUNK_BYTES = 256 << 10
+# Seconds between two looks whether the work was cancelled, and the longest silence of a peer that
+# must not be silent.
+_CANCEL_CHECK_INTERVAL, SILENCE_TIMEOUT = 0.5, 120.0
+_JSON, _BYTES = b"J", b"B"
+_HEADER_BYTES = 5
+
+
+class LinkBroken(Exception):
+    """The connection to the other host's worker has ended, or it has sent what it must not."""
+
+
+class MoveInterrupted(LinkBroken):
+    """The other host cannot go on now; another attempt may succeed. The message is its reason."""
+
+
+class MoveRefused(Exception):
+    """The other host does not take part in the move; the message is its reason."""
+
+
+class Link:
+    """Owns the connection. Every wait ends when the work of this thread is cancelled or has had no
+    progress for too long (`patience`)."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        # What was told and given, and is sent when there is enough of it or an answer is awaited.
+        self._unsent = bytearray()
+        connection.settimeout(_CANCEL_CHECK_INTERVAL)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def flush(self) -> None:
+        """Send at once what was told and given. Raises LinkBroken."""
+        unsent, self._unsent = memoryview(self._unsent), bytearray()
+        deadline = time.monotonic() + SILENCE_TIMEOUT
+        while unsent:
+            remaining()
+            try:
+                unsent = unsent[self._connection.send(unsent) :]
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    raise LinkBroken("the other host takes nothing any more") from None
+            except OSError as error:
+                raise LinkBroken(f"the connection to the other host has ended: {error}") from error
+
+    def send(self, **message: Any) -> None:
+        """Send an object. Raises LinkBroken."""
+        self._send(_JSON, json.dumps(message).encode())
+
+    def send_bytes(self, piece: bytes) -> None:
+        """Send bytes of a file, at most MAX_MESSAGE_BYTES. Raises LinkBroken."""
+        self._send(_BYTES, piece)
+
+    def receive(self) -> dict[str, Any]:
+        """Receive an object. Raises LinkBroken; and MoveInterrupted or MoveRefused if it says
+        so."""
+        kind, content = self._receive()
+        if kind != _JSON:
+            raise LinkBroken("the other host has sent bytes of a file")
+        message = json.loads(content)
+        if not isinstance(message, dict):
+            raise LinkBroken("the other host has sent something else than an object")
+        if "interrupted" in message:
+            raise MoveInterrupted(str(message["interrupted"]))
+        if "refused" in message:
+            raise MoveRefused(str(message["refused"]))
+        return message
+
+    def receive_bytes(self) -> bytes:
+        """Receive bytes of a file. Raises LinkBroken."""
+        kind, content = self._receive()
+        if kind != _BYTES:
+            raise LinkBroken("the other host has sent no bytes of a file")
+        return content
+
+    def receive_into(self, file: int, at: int, length: int) -> None:
+        """Receive that many bytes of a file and write them at `at`. Raises LinkBroken, OSError."""
+        end = at + length
+        while at < end:
+            piece = self.receive_bytes()
+            if not 0 < len(piece) <= end - at:
+                raise LinkBroken("the other host has sent more bytes than it has announced")
+            written = 0
+            while written < len(piece):
+                written += os.pwrite(file, piece[written:], at + written)
+            at += len(piece)
+
+    def _send(self, kind: bytes, content: bytes) -> None:
+        self._unsent += kind + len(content).to_bytes(_HEADER_BYTES - 1, "big") + content
+        if len(self._unsent) >= CHUNK_BYTES:
+            self.flush()
+        report_progress()
+
+    def _receive(self) -> tuple[bytes, bytes]:
+        self.flush()
+        head = self._read(_HEADER_BYTES)
+        size = int.from_bytes(head[1:], "big")
+        if size > MAX_MESSAGE_BYTES:
+            raise LinkBroken("the other host has sent a message that is too long")
+        content = self._read(size)
+        report_progress()
+        return head[:1], content
+
+    def _read(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            self._until_readable()
+            try:
+                part = self._connection.recv(size - len(found))
+            except TimeoutError:
+                continue
+            except OSError as error:
+                raise LinkBroken(f"the connection to the other host has ended: {error}") from error
+            if not part:
+                raise LinkBroken("the other host has closed the connection")
+            found += part
+        return bytes(found)
+
+    def _until_readable(self) -> None:
+        pending = getattr(self._connection, "pending", None)
+        while not (pending and pending()):
+            remaining()
+            if select.select([self._connection], [], [], _CANCEL_CHECK_INTERVAL)[0]:
+                return

@@ -1,0 +1,34 @@
+"""How this host's worker reaches the workers of other hosts. What connects them is in a layer above
+this one (`fleet.host_links`), which the worker sets when it begins."""
+
+import socket
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controlplane.fleet.links import LinkBroken
+from controlplane.models import Host
+
+
+@dataclass(frozen=True)
+class HostLinks:
+    # Opens a connection to the host's worker. Raises LinkBroken.
+    connect: Callable[[Host], socket.socket]
+    # Starts the process that carries the log of a receiver. Raises OSError.
+    carry_log: Callable[[Host, str, socket.socket, int], "subprocess.Popen[bytes]"]
+
+
+_links: HostLinks | None = None
+
+
+def reach_hosts_by(links: HostLinks) -> None:
+    """Let this process reach other hosts by `links`."""
+    global _links
+    _links = links
+
+
+def host_links() -> HostLinks:
+    """Raises LinkBroken if this process is no worker."""
+    if _links is None:
+        raise LinkBroken("only a worker connects to other hosts")
+    return _links

@@ -1,0 +1,261 @@
+"""Lets the commits of a project wait for a second host, if its durability is "region": this host's
+side, which has the computes (`receiving_logs` is the other one's).
+
+    attach       before a start lets clients in, and by a round: a second host begins to receive the
+                 log, and once it has all of it, commits wait for it
+    watch        takes a receiver out whose connection has ended (`lost_receivers`). Postgres itself
+                 ends the connection of one that does not answer
+    hold         every two seconds: attaches what is not attached, detaches what need not be
+    forget       removes the rows of receivers whose log the store has: their hosts then remove it
+
+What the receiver gets begins where the store has the log. So the store's base copy, its log and the
+received log together have every commit.
+"""
+
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from django.db.models import Max
+
+from controlplane.compute import compute
+from controlplane.compute.data.branch_data import takes_long_to_copy
+from controlplane.compute.host.accounts import is_served_by
+from controlplane.compute.host.door import port_of
+from controlplane.compute.host.filesystem import LockTimeout, lock_branches
+from controlplane.compute.host.patience import OutOfPatience, patience
+from controlplane.compute.host.steps import step
+from controlplane.compute.processes.session import socket_dir
+from controlplane.fleet.links import LinkBroken, MoveRefused
+from controlplane.fleet.receivers import standby
+from controlplane.fleet.receivers.lost_receivers import (
+    Attached,
+    closing,
+    is_attached,
+    replace,
+    threads,
+)
+from controlplane.fleet.receivers.second_hosts import (
+    ask_to_receive,
+    forget_reduced,
+    note_attached,
+    note_lost,
+    record_reduced,
+    second_hosts,
+)
+from controlplane.fleet.receivers.standby import NotAttached
+from controlplane.history.keeping import keep, publish
+from controlplane.history.local.chain import holding_history, open_chain
+from controlplane.history.local.pulling import pull_running
+from controlplane.models import (
+    Branch,
+    Durability,
+    Endpoint,
+    EndpointState,
+    HistoryChain,
+    Host,
+    LogReceiver,
+)
+from controlplane.operations.actions.words import failure_message
+from controlplane.operations.rounds.looks import look_at_each
+
+log = logging.getLogger(__name__)
+
+# Seconds that the clients of a starting compute wait for a second host at most.
+ATTACH_TIMEOUT = 5.0
+LOCK_TIMEOUT = 2.0
+
+
+@dataclass(frozen=True)
+class StoredLog:
+    """What the store has of the log of a branch's present data."""
+
+    # The log is complete up to here, and a base copy is there from which it can be replayed.
+    end: int
+    # Whether this is all.
+    is_all: bool
+
+
+def _no_store(branch: Branch) -> StoredLog | None:
+    return None
+
+
+# Copies what the store lacks of a branch. Returns None if it cannot be restored from there. The
+# layer above sets it (`history.store.received_logs`).
+copy_to_store: Callable[[Branch], StoredLog | None] = _no_store
+
+
+def attach(endpoint: Endpoint) -> None:
+    """Let the commits of the running compute wait for a second host, if its project wants that. It
+    goes on without one if there is none within ATTACH_TIMEOUT seconds; an event says why. The
+    caller holds the branch's lock."""
+    if not endpoint.project.waits_for_second_host or is_attached(endpoint.branch_id, endpoint.id):
+        return
+    with step("attaching_second_host") as part:
+        try:
+            with patience(ATTACH_TIMEOUT):
+                part.detail["host"] = _attach(endpoint)
+        except (NotAttached, OutOfPatience, LockTimeout, LinkBroken, MoveRefused) as error:
+            _go_on_without(endpoint, str(error))
+        except (psycopg.Error, OSError) as error:
+            _go_on_without(endpoint, failure_message(error))
+
+
+def _go_on_without(endpoint: Endpoint, why: str) -> None:
+    # Without a receiver it would only keep log.
+    with suppress(psycopg.Error, NotAttached):
+        standby.drop_slot(socket_dir(endpoint.id))
+    for row in LogReceiver.objects.filter(branch=endpoint.branch_id, lost_at=None):
+        note_lost(row.id, why)
+    record_reduced(endpoint.branch_id, why)
+
+
+def hold_durability(host: Host) -> None:
+    """Attach and detach receivers as the projects' settings say."""
+    active = Endpoint.objects.filter(
+        host=host,
+        project__host=host,
+        project__settings__durability=Durability.REGION,
+        deleted_at=None,
+        current_state=EndpointState.ACTIVE,
+    ).select_related("project__host", "branch")
+    due = [one for one in active if not is_attached(one.branch_id, one.id)]
+
+    def look(endpoint_id: str) -> None:
+        endpoint = next(one for one in due if one.id == endpoint_id)
+        with suppress(LockTimeout), lock_branches(endpoint.branch_id, timeout=0):
+            if compute.running_endpoint(endpoint.branch_id) == endpoint.id:
+                attach(endpoint)
+
+    for _ in look_at_each(due, look, at="second host"):
+        pass
+    unwanted = LogReceiver.objects.filter(branch__host=host).exclude(
+        branch__project__settings__durability=Durability.REGION
+    )
+    for branch_id in unwanted.values_list("branch_id", flat=True).distinct():
+        _detach(branch_id)
+
+
+def forget_receivers(host: Host) -> None:
+    """Remove the rows of receivers of this host's branches that no restore needs any more."""
+    rows = LogReceiver.objects.filter(branch__host=host).select_related("branch__project")
+    for row in rows:
+        branch = row.branch
+        is_gone = branch.deleted_at is not None or branch.project.deleted_at is not None
+        # It may be started meanwhile, which then needs another receiver anyway.
+        if is_gone or _is_all_stored(branch):
+            LogReceiver.objects.filter(id=row.id).delete()
+
+
+def _is_all_stored(branch: Branch) -> bool:
+    """Whether the branch's compute does not run and the store has all that it has written."""
+    endpoints = Endpoint.objects.filter(branch=branch, deleted_at=None)
+    if endpoints.exclude(current_state=EndpointState.IDLE).exists():
+        return False
+    if compute.running_endpoint(branch.id) is not None:
+        return False
+    stopped_at = endpoints.aggregate(at=Max("suspended_at"))["at"]
+    chains = HistoryChain.objects.filter(branch=branch)
+    if stopped_at and chains.exists() and not chains.filter(updated_at__gt=stopped_at).exists():
+        # The history does not have the last log yet.
+        return False
+    try:
+        stored = copy_to_store(branch)
+    except NotAttached:
+        return False
+    return stored is not None and stored.is_all
+
+
+def connect_to_source(receiver_id: str, host_id: str) -> int | None:
+    """Open a connection to the compute whose log the receiver gets, for the other host that asks;
+    returns its descriptor, which the caller closes. None if that host has no such receiver, or the
+    compute does not run. Raises OSError."""
+    row = LogReceiver.objects.filter(id=receiver_id, host=host_id).first()
+    runs_for = compute.running_endpoint(row.branch_id) if row else None
+    if runs_for is None:
+        return None
+    sockets = socket_dir(runs_for)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(str(sockets / f".s.PGSQL.{port_of(sockets)}"))
+        return connection.detach() if is_served_by(connection, sockets) else None
+    finally:
+        connection.close()
+
+
+def _attach(endpoint: Endpoint) -> str:
+    """Returns the second host. Raises NotAttached, and what the parts raise."""
+    sockets, rows = socket_dir(endpoint.id), LogReceiver.objects.filter(branch=endpoint.branch_id)
+    for row in rows.filter(attached_at__isnull=False, lost_at=None):
+        # An earlier worker has attached it.
+        if walsender := standby.walsender_descriptor(sockets, row.id):
+            replace(endpoint.branch_id, Attached(row.id, endpoint.id, walsender))
+            return str(row.host_id)
+    # Whatever happens from here on, nobody may wait for a receiver that is gone.
+    standby.name_standby(endpoint.branch_id, None)
+    hosts = second_hosts(endpoint.project)
+    start = _begin_to_hold_log(endpoint.branch, sockets)
+    try:
+        copying = threads.submit(closing(copy_to_store), endpoint.branch)
+        stored = copying.result(ATTACH_TIMEOUT)
+    except TimeoutError:
+        raise NotAttached("the store does not answer in time") from None
+    if stored is None or stored.end < start:
+        raise NotAttached("its history is not in the store yet")
+    return _attach_first(endpoint, hosts)
+
+
+def _begin_to_hold_log(branch: Branch, sockets: Path) -> int:
+    """Returns the position from which on a receiver gets the log. Raises NotAttached, LockTimeout,
+    psycopg.Error, OSError."""
+    if open_chain(branch.id) is None and not takes_long_to_copy(branch.id):
+        # A branch that has not run before has no base copy yet.
+        chains, _ = keep(branch.id, branch.project.history_retention_seconds)
+        publish(branch.id, chains)
+    with holding_history(branch.id, within=LOCK_TIMEOUT):
+        chain = open_chain(branch.id)
+        if chain is None:
+            raise NotAttached("its history has no base copy yet")
+        # The store gets what is flushed by now.
+        pull_running(chain, branch.id, sockets)
+        return standby.begin_to_hold_log(sockets)
+
+
+def _attach_first(endpoint: Endpoint, hosts: list[Host]) -> str:
+    failure: Exception | None = None
+    for host in hosts:
+        row = LogReceiver.objects.create(branch=endpoint.branch, host=host)
+        try:
+            ask_to_receive(row)
+            walsender = standby.attach(
+                endpoint.branch_id, socket_dir(endpoint.id), row.id, within=ATTACH_TIMEOUT
+            )
+        except Exception as error:
+            failure = error
+            standby.name_standby(endpoint.branch_id, None)
+            row.delete()
+            fields = {"branch": endpoint.branch_id, "host": host.id, "error": str(error)}
+            log.warning("second host does not receive", extra=fields)
+            continue
+        replace(endpoint.branch_id, Attached(row.id, endpoint.id, walsender))
+        note_attached(row)
+        return str(host.id)
+    assert failure is not None
+    raise failure
+
+
+def _detach(branch_id: str) -> None:
+    """Let commits wait for no other host any more, as the project's settings say. What the receiver
+    of a compute that does not run has is removed once the store has it (`forget_receivers`)."""
+    endpoint_id = compute.running_endpoint(branch_id)
+    if endpoint_id is not None:
+        standby.name_standby(branch_id, None)
+        with suppress(psycopg.Error, NotAttached):
+            standby.drop_slot(socket_dir(endpoint_id))
+        LogReceiver.objects.filter(branch=branch_id).delete()
+    forget_reduced(branch_id)
+    replace(branch_id, None)

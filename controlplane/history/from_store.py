@@ -1,0 +1,148 @@
+"""Restores a branch of a lost host from the store: the work of `restore_from_store`.
+
+What reads the store is in a layer above this one (`history.store.lost_branches`), which the worker
+gives to `restoring_with` when it starts with a store.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+
+from controlplane import durable
+from controlplane.compute import compute
+from controlplane.compute.compute import OtherMajorVersion
+from controlplane.compute.data import branch_data
+from controlplane.compute.data.branch_data import branch_dir
+from controlplane.compute.host.space import NotEnoughSpace
+from controlplane.events.changes import history_lost
+from controlplane.events.recording import record
+from controlplane.history.copies import StoreUnusable
+from controlplane.models import Branch, Operation
+from controlplane.operations.actions.running import StartRefused
+from controlplane.operations.actions.words import failure_message
+from controlplane.operations.actions.work import Attempt
+from controlplane.operations.details import Details, RestoreFromStoreDetails
+
+# In the branch's directory: which operation restored it, and what it restored.
+RESTORED = "restored-from-store"
+
+
+class NotInStore(Exception):
+    """The store has no state of the branch that can be restored; the message says why."""
+
+
+@dataclass(frozen=True)
+class FromStore:
+    """What was restored of a branch."""
+
+    # All that was committed until then is there.
+    until: datetime
+    # Where its log ends; None if it was restored from a copy of its data.
+    log_end: int | None = None
+    last_commit_at: datetime | None = None
+    # Whether nothing is missing: commits waited for a second host, whose log was added.
+    is_complete: bool = False
+
+
+# Makes the branch's directory. Raises StoreUnusable, NotInStore, and what `compute` raises.
+Restorer = Callable[[Branch], FromStore]
+_restorer: Restorer | None = None
+
+
+def restoring_with(restorer: Restorer) -> None:
+    """Let `restorer` restore the branches of this process's operations."""
+    global _restorer
+    _restorer = restorer
+
+
+def restore_from_store(attempt: Attempt) -> None:
+    """Make the branch's data from the store, and note in the operation what it has. The end of the
+    operation writes that to the branch."""
+    operation, details = attempt.operation, attempt.details
+    assert isinstance(details, RestoreFromStoreDetails)
+    branch = attempt.branch
+    found = _restored_before(operation)
+    if found is None:
+        # Left from an earlier time at which the project lived on this host, or by an attempt that
+        # was killed before it had written the note. No compute has run on it for this operation.
+        compute.stop(branch.id)
+        branch_data.remove(branch.id)
+        found = _restored(branch)
+        _write_note(operation, found)
+    until = found.until
+    if found.is_complete and details.ran_until is not None:
+        until = max(until, datetime.fromisoformat(details.ran_until))
+    operation.details = replace(
+        details,
+        restored_until=until.isoformat(),
+        last_commit_at=found.last_commit_at.isoformat() if found.last_commit_at else None,
+        lost_seconds=_lost(details, found).total_seconds(),
+    ).as_json()
+    operation.save(update_fields=["details"])
+
+
+def note_restored(operation: Operation, details: Details, now: datetime) -> None:
+    """Say how much was lost with the branch's host."""
+    assert isinstance(details, RestoreFromStoreDetails)
+    assert details.restored_until is not None
+    branch = operation.branch
+    assert branch is not None
+    Branch.objects.filter(id=branch.id).update(lost_seconds=details.lost_seconds)
+    if not branch.hidden:
+        record(
+            history_lost(
+                operation,
+                branch,
+                until=details.restored_until,
+                last_commit_at=details.last_commit_at,
+                lost_seconds=details.lost_seconds,
+            )
+        )
+
+
+def undo_restore(operation: Operation) -> None:
+    """Remove what an attempt that failed may have left."""
+    if _restored_before(operation) is None:
+        branch_data.remove(str(operation.branch_id))
+
+
+def _restored(branch: Branch) -> FromStore:
+    if _restorer is None:
+        raise StoreUnusable("this host's worker has no store (PERCH_HISTORY_STORE)")
+    try:
+        return _restorer(branch)
+    except NotInStore as error:
+        raise StartRefused(str(error)) from error
+    except (NotEnoughSpace, OtherMajorVersion) as error:
+        raise StartRefused(failure_message(error)) from error
+
+
+def _lost(details: RestoreFromStoreDetails, found: FromStore) -> timedelta:
+    """Of which time commits may be lost: from what was restored until the compute ended."""
+    if details.ran_until is None:
+        return timedelta(0)
+    if found.is_complete:
+        return timedelta(0)
+    if details.log_end is not None and (found.log_end or 0) >= details.log_end:
+        return timedelta(0)
+    return max(timedelta(0), datetime.fromisoformat(details.ran_until) - found.until)
+
+
+def _write_note(operation: Operation, found: FromStore) -> None:
+    note = {"operation": str(operation.id), **asdict(found)}
+    place = branch_dir(str(operation.branch_id)) / RESTORED
+    durable.write(place, json.dumps(note, default=datetime.isoformat).encode(), 0o600)
+
+
+def _restored_before(operation: Operation) -> FromStore | None:
+    """What an earlier attempt at this operation has restored completely; None for nothing."""
+    try:
+        note = json.loads((branch_dir(str(operation.branch_id)) / RESTORED).read_text())
+    except FileNotFoundError:
+        return None
+    if note.pop("operation") != str(operation.id):
+        return None
+    for name in ("until", "last_commit_at"):
+        note[name] = note[name] and datetime.fromisoformat(note[name])
+    return FromStore(**note)

@@ -1,0 +1,354 @@
+"""Keeps the history of this host's branches: copies their log, takes bases, and removes what is
+older than the project's window.
+
+One round looks at the branches whose compute runs, and at those whose compute has stopped since
+their log was last copied. Idle branches cost nothing. A copy never makes a client wait: nothing
+waits for this round, and while a base of a stopped branch is taken its lock is held only where that
+takes some tenths of a second.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce, Greatest, Now
+
+from controlplane import clock
+from controlplane.compute import compute
+from controlplane.compute.data.branch_data import data_dir, takes_long_to_copy
+from controlplane.compute.host.filesystem import LockTimeout, lock_branches
+from controlplane.compute.host.space import NotEnoughSpace, host_space
+from controlplane.compute.host.steps import step
+from controlplane.compute.host.tree import TreeUntrusted, shares_blocks
+from controlplane.compute.host.wal import LogUnreadable
+from controlplane.compute.processes.session import socket_dir
+from controlplane.events.changes import history_gap
+from controlplane.events.recording import record
+from controlplane.history.local import bases, chain, pulling
+from controlplane.history.local.chain import (
+    Base,
+    Chain,
+    Follows,
+    chains_of,
+    holding_history,
+    open_chain,
+    open_chain_of,
+)
+from controlplane.history.local.commits import activity
+from controlplane.history.local.occupied import measure_bases
+from controlplane.history.retention import (
+    allowed_bytes,
+    limit_size,
+    may_begin,
+    outdated,
+    prune,
+    remove_oldest,
+    switch_off,
+)
+from controlplane.models import Branch, Endpoint, EndpointState, HistoryChain, Host, Operation
+from controlplane.operations.rounds.looks import look_at_each
+
+log = logging.getLogger(__name__)
+
+HISTORY_INTERVAL = 5.0  # seconds
+# Each round looks at the branches that have stopped within this time, and one in FULL_LOOK_INTERVAL
+# at all that have stopped: those whose log could not be copied for long, or that have come from
+# another host.
+RECENT_AGE, FULL_LOOK_INTERVAL = timedelta(minutes=15), 600.0
+# When this process last looked at all, by the monotonic clock.
+_looked_at_all = -math.inf
+# The branches whose chains have changed, for the copy off the host.
+changed_histories: set[str] = set()
+# Bytes of log after which it is measured again what the bases take.
+LOG_BYTES_PER_MEASURE = 8 << 20
+# Why a first base could not be taken. The round tries again.
+UNTAKEN = (bases.NoBase, LogUnreadable, NotEnoughSpace, TreeUntrusted, OSError)
+# The least time between two bases of a running compute: each slows it down for a second.
+MIN_BASE_INTERVAL = timedelta(minutes=5)
+
+
+def keep_history(host: Host) -> None:
+    """Copy the log of the branches that have written any, and take the bases that are due."""
+    global _looked_at_all
+    began = time.monotonic()
+    looks_at_all = began - _looked_at_all >= FULL_LOOK_INTERVAL
+    stopped = {one.id: one for one in _stopped(host, since=None if looks_at_all else RECENT_AGE)}
+    if looks_at_all:
+        _looked_at_all = began
+    looked_at = {**stopped, **{one.id: one for one in _running(host)}}
+
+    def look(endpoint_id: str) -> tuple[list[Chain], bool]:
+        endpoint = looked_at[endpoint_id]
+        retention, room = endpoint.project.history_retention_seconds, allowed_bytes(endpoint.branch)
+        return keep(endpoint.branch_id, retention, room=room)
+
+    ids = [one.branch_id for one in looked_at.values()]
+    published = set(
+        HistoryChain.objects.filter(branch_id__in=ids).values_list("branch_id", flat=True)
+    )
+    for endpoint, (chains, has_changed) in look_at_each(looked_at.values(), look, at="history"):
+        # Of a stopped branch the row says that its log was copied since.
+        if has_changed or endpoint.id in stopped or endpoint.branch_id not in published:
+            # A branch that was deleted meanwhile has no history any more.
+            with suppress(FileNotFoundError):
+                publish(endpoint.branch_id, chains)
+        if has_changed:
+            changed_histories.add(endpoint.branch_id)
+
+
+def remove_outdated(host: Host) -> None:
+    """Remove what has become older than the window from the histories of branches that nobody
+    writes to, which `keep_history` does not look at."""
+    for branch_id, retention_seconds in outdated(host):
+        with suppress(LockTimeout), holding_history(branch_id, within=0):
+            chains = chains_of(branch_id)
+            if retention_seconds == 0:
+                switch_off(branch_id, chains, None)
+            else:
+                prune(chains, clock.now() - timedelta(seconds=retention_seconds))
+            publish(branch_id, chains)
+            changed_histories.add(branch_id)
+
+
+def keep(
+    branch_id: str, retention_seconds: int, *, room: int | None = None
+) -> tuple[list[Chain], bool]:
+    """Do for one branch what the round does: `room` is how many bytes its history may take; None
+    for no limit. Returns its chains, and whether they have changed. Raises LockTimeout,
+    psycopg.Error, NotEnoughSpace, OSError."""
+    with ExitStack() as held:
+        running = compute.running_endpoint(branch_id)
+        if running is None:
+            # Nobody may start it while a base is taken.
+            held.enter_context(lock_branches(branch_id, timeout=0))
+            running = compute.running_endpoint(branch_id)
+        if not data_dir(branch_id).exists():
+            return [], True
+        held.enter_context(holding_history(branch_id, within=0))
+        chains = chains_of(branch_id)
+        before = [_summary(one) for one in chains]
+        began = clock.now()
+        if retention_seconds == 0:
+            switch_off(branch_id, chains, running)
+        else:
+            window = timedelta(seconds=retention_seconds)
+            if host_space().is_short:
+                remove_oldest(branch_id, chains, running, chain.DISK_FULL)
+            elif begun := _copy(branch_id, open_chain_of(chains), running, window, room):
+                chains[:] = [*(one for one in chains if one.number != begun.number), begun]
+            prune(chains, clock.now() - window)
+            for one in chains:
+                _measure(one, branch_id)
+            if room is not None:
+                limit_size(branch_id, chains, running, room)
+        _record_gaps(branch_id, chains, began)
+        return chains, before != [_summary(one) for one in chains]
+
+
+def _record_gaps(branch_id: str, chains: list[Chain], since: datetime) -> None:
+    """Record an event for each chain that has ended since that time."""
+    for one in chains:
+        if one.ended_at and one.ended_at >= since and one.end_reason not in chain.NO_LOSS:
+            branch = Branch.objects.select_related("project").get(id=branch_id)
+            with transaction.atomic():
+                record(history_gap(branch, one.copied_at, one.end_reason))
+
+
+def _summary(one: Chain) -> tuple[object, ...]:
+    ends = tuple(base.end for base in one.bases())
+    return one.number, one.copied, one.ended_at, one.measured, ends
+
+
+def _measure(one: Chain, branch_id: str) -> None:
+    """Measure what the chain's bases take, if there is so much new log that it may differ."""
+    if one.measured is not None and one.copied - one.measured < LOG_BYTES_PER_MEASURE:
+        return
+    try:
+        measure_bases(one, branch_id)
+    except (OSError, TreeUntrusted) as error:
+        log.warning("size of bases unknown", extra={"branch": branch_id, "error": str(error)})
+    one.measured = one.copied
+    one.write()
+
+
+def publish(branch_id: str, chains: list[Chain]) -> None:
+    """Make the branch's rows equal to its chains."""
+    now, total = clock.now(), 0
+    kept = []
+    for one in chains:
+        all_bases = one.bases()
+        if not all_bases:
+            continue
+        kept.append(one.number)
+        found, disk_size = activity(one), one.disk_size()
+        total += disk_size
+        HistoryChain.objects.update_or_create(
+            branch_id=branch_id,
+            number=one.number,
+            defaults={
+                "first_at": all_bases[0].at,
+                "first_lsn": all_bases[0].end,
+                "last_at": one.until,
+                "last_lsn": one.copied,
+                "ended_at": one.ended_at,
+                "end_reason": one.end_reason,
+                "log_bytes": one.log_size(),
+                "disk_bytes": disk_size,
+                "spent_at": _outdated_at(one, all_bases),
+                "bases": [
+                    {"at": base.at.isoformat(), "lsn": base.end, "bytes": base.size}
+                    for base in all_bases
+                ],
+                "commit_span": found.seconds,
+                "commits": found.commits,
+                "removals": [
+                    {"at": commit.at.isoformat(), "lsn": commit.lsn, "files": commit.removed}
+                    for commit in found.removals
+                ],
+                "updated_at": now,
+            },
+        )
+    HistoryChain.objects.filter(branch_id=branch_id).exclude(number__in=kept).delete()
+    stored = Branch.objects.filter(id=branch_id).exclude(history_bytes=total)
+    stored.update(history_bytes=total)
+
+
+def _outdated_at(one: Chain, all_bases: Sequence[Base]) -> datetime | None:
+    if len(all_bases) > 1:
+        return all_bases[1].at
+    return one.copied_at if one.ended_at else None
+
+
+def _running(host: Host) -> QuerySet[Endpoint]:
+    running = compute.possibly_running()
+    return _endpoints(host).filter(id__in=running, current_state=EndpointState.ACTIVE)
+
+
+def _stopped(host: Host, *, since: timedelta | None) -> QuerySet[Endpoint]:
+    """The endpoints that were suspended, or whose branch got other data, after its log was last
+    copied, and those whose project keeps no history any more. With `since`, of those only the ones
+    that were suspended, or whose branch got other data, within that time."""
+    chains = HistoryChain.objects.filter(branch=OuterRef("branch"))
+    copied = chains.filter(updated_at__gt=OuterRef("changed_at"))
+    keeps_none = Q(project__history_retention_seconds=0)
+    replaced_at = Coalesce("branch__last_reset_at", "suspended_at")
+    changed = _endpoints(host).annotate(changed_at=Greatest("suspended_at", replaced_at))
+    if since is not None:
+        # Each of the two is read by an index.
+        suspended = _idle(host).filter(suspended_at__gt=Now() - since)
+        reset = Branch.objects.filter(host=host, last_reset_at__gt=Now() - since)
+        of_reset = _idle(host).filter(branch__in=reset)
+        changed = changed.filter(
+            id__in=suspended.values("id").union(of_reset.values("id"), all=True)
+        )
+    return changed.filter(
+        (~keeps_none & ~Exists(copied)) | (keeps_none & Exists(chains)),
+        current_state=EndpointState.IDLE,
+        suspended_at__isnull=False,
+    )
+
+
+def _idle(host: Host) -> QuerySet[Endpoint]:
+    return Endpoint.objects.filter(host=host, deleted_at=None, current_state=EndpointState.IDLE)
+
+
+def _endpoints(host: Host) -> QuerySet[Endpoint]:
+    return Endpoint.objects.select_related("project", "branch__project__account").filter(
+        host=host,
+        # The conditions on the branch and on the project's host follow from the others. With them,
+        # Postgres can also read the rows of these tables by their host.
+        branch__host=host,
+        branch__deleted_at=None,
+        project__host=host,
+        project__deleted_at=None,
+        deleted_at=None,
+    )
+
+
+def begin_history(operation: Operation, branch: Branch, follows: Follows | None = None) -> None:
+    """Take the first base of the branch, to which the operation has given new data, before a
+    compute can change it. Where that would take long, the round takes one of the running compute.
+
+    If the operation has ended the chain of the data before, the new one begins at that moment. Does
+    nothing if a chain is open. The caller holds the branch's lock and its history lock.
+    """
+    chains, retention = chains_of(branch.id), operation.project.history_retention_seconds
+    if retention and not open_chain_of(chains) and not host_space().is_short:
+        ended_at = (
+            chains[-1].ended_at if chains and chains[-1].end_reason in chain.NO_LOSS else None
+        )
+        at = ended_at if ended_at and ended_at >= operation.created_at else None
+        window, room = timedelta(seconds=retention), allowed_bytes(branch)
+        try:
+            with step("taking_base"):
+                begun = _copy(branch.id, None, None, window, room, at=at, follows=follows)
+                # Where blocks are shared, it takes none of its own yet.
+                if begun is not None and not shares_blocks(data_dir(branch.id).parent.parent):
+                    _measure(begun, branch.id)
+        except UNTAKEN as error:
+            log.warning("no first base", extra={"branch": branch.id, "error": str(error)})
+    publish(branch.id, chains_of(branch.id))
+    changed_histories.add(branch.id)
+
+
+def copy_log(branch_id: str) -> None:
+    """Copy the branch's log up to the present into its open chain, if it has one. The caller holds
+    the branch's history lock. Raises psycopg.Error, LogUnreadable, NotEnoughSpace, OSError."""
+    going_on = open_chain(branch_id)
+    if going_on is None:
+        return
+    if running := compute.running_endpoint(branch_id):
+        pulling.pull_running(going_on, branch_id, socket_dir(running), whole=True)
+    else:
+        pulling.pull_stopped(going_on, branch_id)
+
+
+def _copy(
+    branch_id: str,
+    going_on: Chain | None,
+    running: str | None,
+    window: timedelta,
+    room: int | None,
+    **of_new_data: Any,
+) -> Chain | None:
+    """Copy the log into the chain that goes on, and take a base if one is due, `of_new_data` as
+    `base_of_stopped` takes it. Returns the chain with the base; None without one."""
+    if running is None:
+        if going_on is not None:
+            pulling.pull_stopped(going_on, branch_id)
+        if not _base_is_due(branch_id, going_on, window, room) or takes_long_to_copy(branch_id):
+            return None
+        begun = bases.base_of_stopped(branch_id, **of_new_data)
+        pulling.pull_stopped(begun, branch_id)
+        return begun
+    sockets = socket_dir(running)
+    if going_on is not None:
+        pulling.pull_running(going_on, branch_id, sockets)
+        goes_on = going_on.ended_at is None
+        if goes_on and clock.now() - going_on.bases()[-1].at < MIN_BASE_INTERVAL:
+            return None
+    if not _base_is_due(branch_id, going_on, window, room):
+        return None
+    begun = bases.base_of_running(branch_id, sockets)
+    pulling.pull_running(begun, branch_id, sockets, whole=True)
+    return begun
+
+
+def _base_is_due(
+    branch_id: str, going_on: Chain | None, window: timedelta, room: int | None
+) -> bool:
+    if going_on is None or going_on.ended_at is not None:
+        return room is None or may_begin(branch_id, room)
+    last = going_on.bases()[-1]
+    if going_on.copied <= last.end:
+        return False
+    if shares_blocks(data_dir(branch_id).parent.parent):
+        return going_on.copied - last.end >= bases.LOG_BYTES_PER_BASE
+    # A copy takes as much room as the branch: one in each window.
+    return clock.now() - last.at >= window

@@ -1,0 +1,152 @@
+"""Takes base copies of a branch's data directory: of a stopped one by copying it, of a running one
+by Postgres's backup functions.
+
+A base holds no log: that is in its chain. On a disk that shares blocks, a base takes almost no room
+when it is taken, and what the branch changes from then on.
+"""
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from controlplane import clock, durable
+from controlplane.compute.data.base_backup import BRANCH_FILES, back_up, positions_in
+from controlplane.compute.data.branch_data import data_dir, require_space
+from controlplane.compute.host.accounts import own_account
+from controlplane.compute.host.filesystem import remove_tree, sync_tree
+from controlplane.compute.host.foreign_files import read_regular
+from controlplane.compute.host.tree import clone_tree, open_directory, tree_size
+from controlplane.compute.host.wal import record_at
+from controlplane.compute.processes.recovery import read_control
+from controlplane.history.local import pulling
+from controlplane.history.local.chain import (
+    HISTORY,
+    Base,
+    Chain,
+    Follows,
+    history_dir,
+    new_chain,
+    open_chain,
+)
+
+# Names in a data directory that a base of a stopped compute leaves out.
+NOT_IN_A_BASE = (*BRANCH_FILES, "pg_wal", "pg_wal/archive_status", "pg_wal/summaries")
+# Bytes of log after which a further base is taken, where disks share blocks.
+LOG_BYTES_PER_BASE = 32 << 20
+MAX_LABEL_BYTES = 4096  # bytes
+
+
+class NoBase(Exception):
+    """No base can be taken now; the message says why."""
+
+
+def base_of_stopped(
+    branch_id: str, *, at: datetime | None = None, follows: Follows | None = None
+) -> Chain:
+    """Take a base of the branch, whose compute is stopped, and begin a chain with it if none is
+    open. Returns the chain.
+
+    `at` is the moment since when the data has been as it is, by default now. A chain that begins
+    `follows` the position of an earlier one. The caller holds the branch's lock and its history
+    lock, and has copied the log of an open chain. Raises NoBase, LogUnreadable,
+    NotEnoughSpace, TreeUntrusted, OSError.
+    """
+    data = data_dir(branch_id)
+    base, system_id = _base_in(data, at or clock.now())
+
+    def copy(target: Path) -> Base:
+        require_space(data, target.parent, skip=NOT_IN_A_BASE)
+        clone_tree(data, target, owner=own_account(), skip=NOT_IN_A_BASE)
+        return base
+
+    return _put_in_place(branch_id, system_id, copy, follows)
+
+
+def base_of_running(branch_id: str, sockets: Path) -> Chain:
+    """Take a base of the branch as its compute runs, and begin a chain with it if none is open.
+    Returns the chain.
+
+    The caller holds the branch's history lock. Raises NoBase, NotEnoughSpace, TreeUntrusted,
+    psycopg.Error, OSError.
+    """
+    data = data_dir(branch_id)
+
+    def copy(target: Path) -> Base:
+        require_space(data, target.parent, skip=NOT_IN_A_BASE)
+        end = back_up(data, sockets, target, own_account())
+        base, _ = _base_in(target, clock.now(), end=end)
+        for segment in (target / "pg_wal").iterdir():
+            if segment.is_file():
+                segment.unlink()
+        return base
+
+    return _put_in_place(branch_id, read_control(data).system_id, copy)
+
+
+def begin_with_template(staging: Path, template: Path) -> None:
+    """Begin the history of a branch that is being created from the template in the directory
+    `staging`. The template is its base, so this copies nothing. Raises OSError."""
+    base, system_id = _template_base(template)
+    chain = new_chain(staging / HISTORY, base=replace(base, at=clock.now()), system_id=system_id)
+    place = chain.place_of(base)
+    place.mkdir(mode=0o700)
+    (place / "base.json").write_text(json.dumps(replace(base, at=clock.now()).as_json()))
+    chain.write()
+
+
+@functools.cache
+def _template_base(template: Path) -> tuple[Base, int]:
+    base, system_id = _base_in(template, clock.now())
+    return replace(base, size=0, template=template.name), system_id
+
+
+def _base_in(data: Path, at: datetime, *, end: int | None = None) -> tuple[Base, int]:
+    """What a data directory that does not run is as a base, and its system identifier. Its log ends
+    at `end`; None if that is to be found out. Raises NoBase, LogUnreadable, OSError."""
+    control = read_control(data)
+    # The copy of a running branch has the checkpoint that the copy began with.
+    label = read_regular(data / "backup_label", MAX_LABEL_BYTES).decode()
+    redo, lsn = positions_in(label) if label else (control.redo, control.checkpoint)
+    with open_directory(data) as inside, open_directory("pg_wal", within=inside) as log:
+        checkpoint = record_at(log, control.timeline, lsn)
+        end = end or pulling.end_of_stopped_log(data, log, since=redo)
+    if checkpoint is None or end is None or end < checkpoint.end:
+        raise NoBase("the log of the data is not complete")
+    size = tree_size(data, skip=NOT_IN_A_BASE)
+    return Base(redo, end, control.timeline, at, checkpoint, size), control.system_id
+
+
+def _put_in_place(
+    branch_id: str, system_id: int, copy: Callable[[Path], Base], follows: Follows | None = None
+) -> Chain:
+    chain = open_chain(branch_id)
+    if chain is not None and (chain.system_id != system_id):
+        raise NoBase("the chain is another cluster's")
+    place = _staging(branch_id)
+    remove_tree(place)
+    place.mkdir(mode=0o700, parents=True)
+    try:
+        taken = copy(place / "data")
+        if chain is None:
+            chain = new_chain(
+                history_dir(branch_id), base=taken, system_id=system_id, follows=follows
+            )
+        elif chain.timeline != taken.timeline:
+            raise NoBase("the chain is of another timeline")
+        (place / "base.json").write_text(json.dumps(taken.as_json()))
+        sync_tree(place)
+        target = chain.place_of(taken)
+        if not target.exists():
+            durable.rename(place, target)
+            chain.measured = None
+            chain.write()
+    finally:
+        remove_tree(place)
+    return chain.with_base()
+
+
+def _staging(branch_id: str) -> Path:
+    return history_dir(branch_id) / ".base"

@@ -1,0 +1,59 @@
+"""Adds log that another host has received as it was written (`fleet.receivers.receiving_log`) to a
+chain that was brought from the store."""
+
+import os
+from pathlib import Path
+
+from controlplane.compute.host.tree import SEGMENT_SIZE, open_directory
+from controlplane.compute.host.wal import (
+    PAGE,
+    is_segment_of,
+    segment_name,
+    segment_start,
+    write_sum,
+)
+from controlplane.fleet.receivers.receiving_log import PARTIAL, opened, segments_in
+from controlplane.history.local.chain import Chain
+
+
+def add_received(chain: Chain, received: Path) -> bool:
+    """Let the chain go on with the segments in the directory, up to the end of the last one, behind
+    whose last record are only zeros. Returns False, and changes nothing, if they do not go on with
+    it. Raises OSError."""
+    end = segment_start(chain.copied)
+    with open_directory(received) as source:
+        known = {name.removesuffix(PARTIAL): name for name in segments_in(source)}
+        if not _continues(chain, source, known):
+            return False
+        while (name := segment_name(chain.timeline, end)) in known:
+            content = _content(source, known[name])
+            if not _is_of(chain, source, known[name]) or len(content) != SEGMENT_SIZE:
+                break
+            (chain.log / name).write_bytes(content)
+            write_sum(chain.log / name)
+            end += SEGMENT_SIZE
+    chain.copied = max(chain.copied, end)
+    return True
+
+
+def _continues(chain: Chain, source: int, known: dict[str, str]) -> bool:
+    """Whether the bytes before the chain's end are the same in both: branches that were created
+    from one template have segments of the same names."""
+    name = segment_name(chain.timeline, chain.copied)
+    if name not in known or not _is_of(chain, source, known[name]):
+        return False
+    inside = chain.copied % SEGMENT_SIZE
+    first = inside - min(inside, PAGE)
+    if inside == 0:
+        return True
+    ours = (chain.log / name).read_bytes()[first:inside]
+    return ours == _content(source, known[name])[first:inside]
+
+
+def _is_of(chain: Chain, source: int, name: str) -> bool:
+    return is_segment_of(source, name, chain.timeline, chain.system_id)
+
+
+def _content(source: int, name: str) -> bytes:
+    with os.fdopen(opened(name, source), "rb") as file:
+        return file.read(SEGMENT_SIZE)

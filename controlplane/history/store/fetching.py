@@ -1,0 +1,159 @@
+"""Brings a branch's history back from the store: its newest base and the log from there on, as a
+chain on disk, from which `history.local.recovering` makes a branch."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from controlplane.compute.data.branch_data import create_from_copy
+from controlplane.compute.host.filesystem import remove_tree
+from controlplane.compute.host.patience import report_progress
+from controlplane.compute.host.tree import SEGMENT_SIZE
+from controlplane.compute.host.wal import PAGE, segment_name, segment_start, write_sum
+from controlplane.history.local.chain import Base, Chain
+from controlplane.history.local.moments import Moment
+from controlplane.history.local.recovering import create_from_history
+from controlplane.history.store.layout import (
+    BranchList,
+    Piece,
+    StoredBase,
+    StoredChain,
+    pieces_in,
+    read_list,
+)
+from controlplane.history.store.objects import Store
+from controlplane.history.store.packing import Damaged
+from controlplane.history.store.trees import write_tree
+
+# Pieces are small: most of the time is spent waiting for answers.
+MAX_CONCURRENT_PIECES = 8
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A branch's state from the store: a moment of a chain on disk, or a copy of its data."""
+
+    # Until when the branch's commits are in it.
+    at: datetime
+    moment: Moment | None = None
+    data: Path | None = None
+    # Why newer data of the branch is not in it; "" if there is none.
+    shortfall: str = ""
+
+
+class NothingStored(Exception):
+    """The store has no state of the branch from which it could be made; the message says why."""
+
+
+@contextmanager
+def fetched_branch(store: Store, folder: str, place: Path) -> Iterator[Fetched]:
+    """Bring the newest state of the branch with this folder in the store into the directory
+    `place`. It is removed at the end; what a killed process has left there is removed first. Raises
+    NothingStored, StoreFails, Damaged, WrongKey, OSError."""
+    remove_tree(place)
+    try:
+        yield _fetch(store, folder, read_list(store, folder) or BranchList(""), place)
+    finally:
+        remove_tree(place)
+
+
+def create_branch(
+    branch_id: str, fetched: Fetched, on_recovered: Callable[[Path], None] = lambda sockets: None
+) -> None:
+    """Make the branch's directory from what was fetched. `on_recovered`, and what this raises, are
+    those of `create_from_history`."""
+    if fetched.data is not None:
+        create_from_copy(branch_id, fetched.data)
+        return
+    moment = fetched.moment
+    assert moment is not None
+    create_from_history(branch_id, lambda: moment, holding=nullcontext, on_recovered=on_recovered)
+
+
+def _fetch(store: Store, folder: str, branch: BranchList, place: Path) -> Fetched:
+    shortfall = ""
+    for stored in reversed(branch.chains):
+        if stored.usable_bases:
+            at = stored.copied_at
+            assert at is not None
+            moment = _fetch_chain(store, folder, stored, stored.usable_bases[-1], place)
+            return Fetched(at, moment=moment, shortfall=shortfall)
+        shortfall = "its newest data had not been copied completely; this is what it had before"
+    if branch.data:
+        write_tree(_progressing(store.get(branch.data.name)), place / "data")
+        return Fetched(branch.data.at, data=place / "data", shortfall=shortfall)
+    raise NothingStored("no base copy of it is complete in the store")
+
+
+def _fetch_chain(
+    store: Store, folder: str, stored: StoredChain, from_base: StoredBase, place: Path
+) -> Moment:
+    # The base's data is beside it on disk, even if it was the template of another host.
+    base = replace(from_base.base, template="")
+    assert stored.copied_at is not None
+    chain = Chain(
+        place / f"{stored.number:06}",
+        stored.system_id,
+        stored.timeline,
+        copied=stored.end,
+        copied_at=stored.copied_at,
+    )
+    chain.log.mkdir(parents=True)
+    write_tree(_progressing(store.get(from_base.name)), chain.data_of(base))
+    (chain.place_of(base) / "base.json").write_text(json.dumps(base.as_json()))
+    if stored.timeline_file:
+        (chain.log / f"{stored.timeline:08X}.history").write_text(stored.timeline_file)
+    _fetch_log(store, f"{folder}/{stored.id}/log", chain, base)
+    return Moment(chain, base, stored.end, None, None)
+
+
+def _progressing(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The parts; each is progress of the work under way."""
+    for part in parts:
+        report_progress()
+        yield part
+
+
+def _fetch_log(store: Store, folder: str, chain: Chain, base: Base) -> None:
+    """Write the segments from the base to the chain's end. Raises Damaged if log is missing."""
+    first = segment_start(base.redo)
+    pieces = _continuous(pieces_in(store.names(folder)), first, chain.copied)
+
+    def write(piece: Piece) -> None:
+        content = b"".join(store.get(piece.name))
+        if len(content) != piece.end - piece.start:
+            raise Damaged(f"{piece.name} has not the length that its name says")
+        segment = chain.log / segment_name(chain.timeline, piece.start)
+        with segment.open("r+b") as file:
+            file.seek(piece.start % SEGMENT_SIZE)
+            file.write(content)
+
+    for start in range(first, chain.copied, SEGMENT_SIZE):
+        size = min(SEGMENT_SIZE, chain.copied - start)
+        with (chain.log / segment_name(chain.timeline, start)).open("wb") as file:
+            file.truncate(size + -size % PAGE)
+    with ThreadPoolExecutor(MAX_CONCURRENT_PIECES) as threads:
+        for _ in threads.map(write, pieces):
+            report_progress()
+    for name in chain.segments():
+        write_sum(chain.log / name)
+
+
+def _continuous(pieces: Iterable[Piece], start: int, end: int) -> list[Piece]:
+    """Pieces that together have all log from `start` to `end`. The same log may be in two pieces,
+    if a worker ended before it had written the list. Raises Damaged if some is missing."""
+    chosen, reached = [], start
+    by_start = sorted(pieces, key=lambda piece: (piece.start, -piece.end))
+    for piece in by_start:
+        if piece.start > reached:
+            break
+        if piece.end > reached and piece.start < end:
+            chosen.append(piece)
+            reached = piece.end
+    if reached < end:
+        raise Damaged(f"the log from {reached:X} on is missing in the store")
+    return chosen

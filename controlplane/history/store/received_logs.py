@@ -1,0 +1,114 @@
+"""What the store has to do with log that second hosts receive (`fleet.receivers.log_receivers`): it
+gets the log that comes before, and a restore adds the received log to what it has."""
+
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from controlplane.compute.host.filesystem import LockTimeout
+from controlplane.compute.host.steps import step
+from controlplane.compute.host.tree import SEGMENT
+from controlplane.fleet.links import Link, LinkBroken, MoveRefused
+from controlplane.fleet.reaching_hosts import host_links
+from controlplane.fleet.receivers import log_receivers, receiving_log
+from controlplane.fleet.receivers.log_receivers import StoredLog
+from controlplane.fleet.receivers.receiving_log import PARTIAL
+from controlplane.fleet.receivers.standby import NotAttached
+from controlplane.history.copies import StoreUnusable
+from controlplane.history.local.chain import chains_of
+from controlplane.history.local.pulling import LogLost
+from controlplane.history.local.received import add_received
+from controlplane.history.store.base_copies import copy_base
+from controlplane.history.store.copier import publish
+from controlplane.history.store.copies import Copies, stored_chain
+from controlplane.history.store.fetching import Fetched
+from controlplane.history.store.log_copies import LogDamaged, copy_log, is_behind
+from controlplane.history.store.objects import StoreFails
+from controlplane.history.store.packing import Damaged, WrongKey
+from controlplane.models import Branch, Host, LogReceiver
+
+
+def copy_before_receiving(copies: Copies) -> None:
+    """Let this process's receivers of log begin where the store ends."""
+    log_receivers.copy_to_store = partial(_copy, copies)
+
+
+def _copy(copies: Copies, branch: Branch) -> StoredLog | None:
+    """See `log_receivers.copy_to_store`. Raises NotAttached."""
+    try:
+        chains = chains_of(branch.id)
+        if not chains:
+            with copies.holding(branch.id) as stored:
+                return StoredLog(0, is_all=True) if stored.data else None
+        copied = copy_log(copies, branch.id, branch.project_id)
+        chain = stored_chain(copied, chains[-1])
+        if chain is not None and not chain.usable_bases:
+            window = timedelta(seconds=branch.project.history_retention_seconds)
+            copy_base(copies, branch.id, window)
+        if chain is None or not chain.usable_bases:
+            return None
+        # From here on the branch can be restored elsewhere, also if this host is lost at once.
+        publish(copied)
+        return StoredLog(chain.end, is_all=not is_behind(copied, branch.id))
+    except (StoreFails, Damaged, WrongKey) as error:
+        raise NotAttached(f"its history cannot be copied to the store: {error}") from error
+    except (LogDamaged, LogLost, LockTimeout, OSError) as error:
+        raise NotAttached("its history cannot be copied to the store now") from error
+
+
+def add_received_log(
+    branch: Branch, host: Host, fetched: Fetched, place: Path
+) -> tuple[Fetched, bool]:
+    """Add the log that second hosts have received to what was fetched. Returns it, and whether
+    commits waited for the log until the lost host ended, so that it has all of them. Raises
+    StoreUnusable if a second host does not answer, OSError."""
+    rows = LogReceiver.objects.filter(branch=branch, attached_at__isnull=False)
+    is_complete = False
+    for row in rows.select_related("host").order_by("attached_at"):
+        log = _log(row, host, place) if fetched.moment is not None else None
+        if log is None or fetched.moment is None:
+            continue
+        with step("adding_received_log"):
+            has_added = add_received(fetched.moment.chain, log)
+        if has_added:
+            stop = fetched.moment.chain.copied
+            fetched = replace(fetched, moment=replace(fetched.moment, stop=stop))
+            is_complete |= row.lost_at is None
+    return fetched, is_complete
+
+
+def _log(row: LogReceiver, host: Host, place: Path) -> Path | None:
+    """The directory with the received segments; None if they are lost."""
+    if row.host_id == host.id:
+        receiving_log.end(row.id)
+        found = receiving_log.log_of(row.id)
+        return found if found.exists() else None
+    if row.host.lost_at is not None:
+        return None
+    target = place / row.id
+    target.mkdir()
+    try:
+        link = Link(host_links().connect(row.host))
+        try:
+            _fetch(link, row.id, target)
+        finally:
+            link.close()
+    except MoveRefused:
+        return None
+    except LinkBroken as error:
+        raise StoreUnusable(
+            f'the host "{row.host_id}", which has received the newest log, does not answer: {error}'
+        ) from error
+    return target
+
+
+def _fetch(link: Link, receiver_id: str, target: Path) -> None:
+    link.send(received=receiver_id)
+    while "done" not in (message := link.receive()):
+        name = str(message.get("segment"))
+        if not SEGMENT.fullmatch(name.removesuffix(PARTIAL)):
+            raise LinkBroken("the other host has sent something else than log")
+        with (target / name).open("wb") as file:
+            while piece := link.receive_bytes():
+                file.write(piece)

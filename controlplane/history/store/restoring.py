@@ -1,0 +1,145 @@
+"""Restores a lost host from the store into an empty state directory, for `manage.py restore
+--from-store`.
+
+First the rows come back, then each branch that they call ready: its newest base copy, and its log
+up to the last position in the store. The data of a branch is usually younger than the rows, so its
+catalog is the truth: the first start brings the rows to it, as it does with what SQL has changed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from django.conf import settings
+from django.core.management import call_command
+
+from controlplane.backup.manifest import METADATA_DUMP, read_manifest
+from controlplane.backup.metadata_copy import load
+from controlplane.backup.restored_rows import settle_lost_host, settle_rows_from_store
+from controlplane.backup.restoring import (
+    RestoreRefused,
+    check_database,
+    check_fits,
+    check_lost_host,
+    check_place,
+    metadata_for_restore,
+    new_state_directory,
+    restore_secrets,
+)
+from controlplane.backup.taking import ready_branches
+from controlplane.compute.compute import OtherMajorVersion
+from controlplane.compute.processes.process import StartFailed
+from controlplane.history.local.moments import NoSuchMoment
+from controlplane.history.local.recovering import NotRecovered
+from controlplane.history.store.fetching import NothingStored, create_branch, fetched_branch
+from controlplane.history.store.layout import branch_folder, host_folder
+from controlplane.history.store.objects import Store
+from controlplane.history.store.packing import Damaged
+from controlplane.history.store.signs import Sign, last_sign
+from controlplane.history.store.trees import scratch_directory, write_tree
+from controlplane.models import Branch
+
+# In the state directory: what is brought from the store.
+SCRATCH = ".from-store"
+# Why a branch cannot be restored although the store answers.
+BRANCH_ERRORS = (NothingStored, Damaged, NoSuchMoment, NotRecovered, StartFailed, OtherMajorVersion)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was restored, and what is missing."""
+
+    # The moment of the rows, and the last sign of the lost host.
+    rows_at: datetime
+    sign: Sign
+    # Of each branch, until when its commits were restored.
+    branches: dict[str, datetime] = field(default_factory=dict)
+    # Branches with less than all, and branches without data, each with the reason.
+    shortfalls: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def restore_from_store(
+    store: Store,
+    say: Callable[[str], object],
+    *,
+    mark: str,
+    host: str | None = None,
+    with_rows: bool = True,
+) -> Restored:
+    """Create the state directory of the settings from the store; `up` can then run it. `host` is
+    the id of the lost state directory, by default that whose rows were copied last. Without the
+    rows, the branches are restored for a database that has gone on without that host.
+
+    If this is interrupted, it leaves a directory that only another restore accepts. Raises
+    RestoreRefused, StoreFails, Damaged, WrongKey, DumpFailed, StateDirectoryUnusable,
+    AccountUnusable, NotEnoughSpace, OtherVersion, BackupRefused, OSError.
+    """
+    folder, rows = newest_rows(store, host)
+    # A wrong key is found here, before anything is made.
+    sign = last_sign(store, folder)
+    (check_database if with_rows else check_lost_host)()
+    check_place()
+    with new_state_directory(), scratch_directory(SCRATCH) as scratch:
+        say(f"Reading {rows} …")
+        write_tree(store.get(rows), scratch / "rows")
+        manifest = read_manifest(scratch / "rows")
+        check_fits(manifest, has_data=True)
+        restored = Restored(manifest.rows_at, sign or Sign(manifest.rows_at))
+        if with_rows:
+            with metadata_for_restore(mark=mark):
+                load(scratch / "rows" / METADATA_DUMP)
+                # Migrate the rows of an older Perch before changing any.
+                call_command("migrate", verbosity=0)
+                _restore_branches(store, folder, restored, scratch, say)
+                settle_rows_from_store(manifest.rows_at, set(restored.branches))
+        else:
+            _restore_branches(store, folder, restored, scratch, say)
+            settle_lost_host(restored.branches, {})
+        restore_secrets(scratch / "rows")
+    return restored
+
+
+def newest_rows(store: Store, host: str | None) -> tuple[str, str]:
+    """The folder of the host, and the name of the newest copy of its rows. Raises RestoreRefused,
+    StoreFails."""
+    region = f"regions/{settings.REGION}"
+    found = []
+    for known in [host] if host else store.folders(region):
+        folder = host_folder(settings.REGION, known)
+        found += [
+            (name.rsplit("/", 1)[-1], folder, name) for name in store.names(f"{folder}/metadata")
+        ]
+    if not found:
+        others = ", ".join(store.folders("regions"))
+        raise RestoreRefused(
+            f'the store has no copy of the region "{settings.REGION}"'
+            + (f" by the host {host}" if host else "")
+            + (f"; it has the regions {others}: set PERCH_REGION" if others else "")
+        )
+    _, folder, name = max(found)
+    return folder, name
+
+
+def _restore_branches(
+    store: Store, folder: str, restored: Restored, scratch: Path, say: Callable[[str], object]
+) -> None:
+    """Restore the branches that the rows call ready, and note in `restored` what is missing."""
+    stored = set(store.folders(f"{folder}/branches"))
+    for number, branch_id in enumerate(ready_branches(), start=1):
+        try:
+            place = scratch / "branch"
+            with fetched_branch(store, branch_folder(folder, branch_id), place) as fetched:
+                create_branch(branch_id, fetched)
+        except BRANCH_ERRORS as error:
+            restored.missing[branch_id] = str(error)
+            say(f"{number:>5}  {branch_id}  not restored: {error}")
+            continue
+        restored.branches[branch_id] = fetched.at
+        if fetched.shortfall:
+            restored.shortfalls[branch_id] = fetched.shortfall
+        say(f"{number:>5}  {branch_id}  until {fetched.at:%Y-%m-%d %H:%M:%S.%f} UTC")
+    known = set(Branch.objects.filter(id__in=stored).values_list("id", flat=True))
+    for branch_id in sorted(stored - known):
+        restored.missing[branch_id] = "it was created after the rows were copied"

@@ -1,0 +1,71 @@
+"""The last sign of life of a host in the store: its time, and how far the log of each running
+branch had been copied by then. It shows what is lost if the host is lost: of an idle branch
+nothing, and of a running branch what was committed since, even if it had written nothing for hours.
+
+    regions/<region>/<host>/signs/<time>-…      JSON; the newest counts
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from pydantic import TypeAdapter
+
+from controlplane import clock
+from controlplane.history.local.pulling import flushed_logs
+from controlplane.history.store.objects import Store, random_name
+
+# The time between two signs while computes run.
+SIGN_INTERVAL = timedelta(seconds=10)
+# A branch whose log was looked at within this time counts as running: each is every five seconds.
+RUNNING_TIMEOUT = timedelta(seconds=30)
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A host's sign: see the module."""
+
+    at: datetime
+    # For each running branch, the time until which all that was committed is in the store; None if
+    # that is not known.
+    running: Mapping[str, datetime | None] = field(default_factory=dict)
+
+    def lost_since(self, branch_id: str, copied_at: datetime) -> datetime | None:
+        """Return the time since which commits of the branch may be lost, if it was copied until
+        `copied_at`; None if it did not run at the time of the sign."""
+        if branch_id not in self.running:
+            return None
+        return max(copied_at, self.running[branch_id] or copied_at)
+
+
+_SIGN = TypeAdapter(Sign)
+
+
+def store_sign(store: Store, host: str, last: Sign | None, seen: Mapping[str, int]) -> Sign | None:
+    """Store a sign if one is due, and delete the earlier ones. `seen` has the position until which
+    each branch's log is in the store. Returns the last sign. Raises StoreFails."""
+    now = clock.now()
+    if last and now - last.at < SIGN_INTERVAL:
+        return last
+    looks = {
+        one: flushed for one, flushed in flushed_logs.items() if now - flushed.at < RUNNING_TIMEOUT
+    }
+    if not looks and last and not last.running:
+        return last
+    running = {
+        branch_id: flushed.at if seen.get(branch_id) == flushed.lsn else None
+        for branch_id, flushed in looks.items()
+    }
+    folder = f"{host}/signs"
+    name = f"{folder}/{now:%Y%m%dT%H%M%S.%fZ}-{random_name()}"
+    sign = Sign(now, running)
+    store.put(name, _SIGN.dump_json(sign))
+    store.delete(one for one in store.names(folder) if one != name)
+    return sign
+
+
+def last_sign(store: Store, host: str) -> Sign | None:
+    """The last sign of the host with this folder; None if it gave none. Raises StoreFails, Damaged,
+    WrongKey."""
+    newest = store.newest(f"{host}/signs")
+    return _SIGN.validate_json(newest[1]) if newest else None

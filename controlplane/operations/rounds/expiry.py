@@ -1,0 +1,92 @@
+"""Deletes branches whose `expires_at`, set by their owners, has passed."""
+
+import logging
+from datetime import datetime, timedelta
+from itertools import chain, zip_longest
+
+from django.db.models import Exists, Min, OuterRef, Q, QuerySet
+
+from controlplane import clock
+from controlplane.actors import EXPIRY, acting_as
+from controlplane.events.changes import branch_expired
+from controlplane.events.recording import record
+from controlplane.models import GIVEN_UP, UNFINISHED, Action, Branch, Host, Operation
+from controlplane.operations.engine.branch_deletion import schedule_deletion
+from controlplane.operations.engine.scheduling import MAX_PER_PROJECT, HostAway, unfinished
+from controlplane.operations.locks import left_if_busy, locked_project
+
+log = logging.getLogger(__name__)
+
+# The most projects that one round deletes branches of; the next round continues with the others.
+BATCH_SIZE = 50
+# The most unfinished deletions of a project. More would only delay its other operations, and make
+# every reader of its operations read more; only MAX_PER_PROJECT of them run at once anyway.
+MAX_WAITING = 2 * MAX_PER_PROJECT
+# The time before a deletion that failed or was cancelled is tried again. It lets the owner change
+# or remove the branch's `expires_at`.
+RETRY_DELAY = timedelta(minutes=5)
+
+
+def expire_branches(host: Host) -> None:
+    """Schedule the deletion of every branch of the host whose `expires_at` has passed.
+
+    A branch that cannot be deleted now (the default, a protected one, a parent) is looked at again
+    in every round. Accounts take turns: first one project of each account, then the second of each.
+    An account with many branches that expire at once therefore does not delay the others.
+    """
+    now = clock.now()
+    for project_id in _projects_due(host, now)[:BATCH_SIZE]:
+        try:
+            _expire_in(project_id, now)
+        except HostAway:
+            raise
+        except Exception:
+            # An error in one project must not keep the branches of all others.
+            log.exception("branches not expired", extra={"project": project_id})
+
+
+def _projects_due(host: Host, now: datetime) -> list[str]:
+    due = (
+        _due(now)
+        .filter(host=host)
+        .values_list("project__account_id", "project_id")
+        .annotate(since=Min("expires_at"))
+        .order_by("since", "project_id")
+    )
+    of_account: dict[int, list[str]] = {}
+    for account_id, project_id, _ in due:
+        of_account.setdefault(account_id, []).append(project_id)
+    in_turn = chain.from_iterable(zip_longest(*of_account.values()))
+    return [project_id for project_id in in_turn if project_id is not None]
+
+
+def _expire_in(project_id: str, now: datetime) -> None:
+    with left_if_busy(project_id), acting_as(EXPIRY), locked_project(project_id) as project:
+        waiting = [row for row in unfinished(project.id) if row.action == Action.DELETE_TIMELINE]
+        room = max(0, MAX_WAITING - len(waiting))
+        # Check again under the project's lock: the branch's `expires_at` may have changed.
+        due = _due(now).filter(project=project).order_by("expires_at", "id")
+        for branch in due[:room]:
+            operations = schedule_deletion(project, branch)
+            record(branch_expired(project, branch, operations))
+            log.info("branch expired", extra={"branch": branch.id})
+
+
+def _due(now: datetime) -> QuerySet[Branch]:
+    """Return the branches that have expired, can be deleted, and have no deletion under way."""
+    deletions = Operation.objects.filter(branch=OuterRef("id"), action=Action.DELETE_TIMELINE)
+    restores = Operation.objects.filter(
+        resources__contains=[OuterRef("id")], action=Action.CREATE_BRANCH, status__in=UNFINISHED
+    )
+    given_up_recently = Q(status__in=GIVEN_UP, updated_at__gt=now - RETRY_DELAY)
+    return Branch.objects.filter(
+        ~Exists(Branch.objects.filter(parent=OuterRef("id"), deleted_at=None, hidden=False)),
+        # A restore is going to make one more branch, which keeps the data that it replaces.
+        ~Exists(restores),
+        ~Exists(deletions.filter(Q(status__in=UNFINISHED) | given_up_recently)),
+        expires_at__lte=now,
+        deleted_at=None,
+        default=False,
+        protected=False,
+        project__deleted_at=None,
+    )

@@ -1,0 +1,140 @@
+"""Suspends endpoints that are idle (specification, section 2.1: activity)."""
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db.models import Exists, OuterRef, Q, QuerySet
+
+from controlplane import clock
+from controlplane.actors import IDLENESS, acting_as
+from controlplane.compute import compute, observation
+from controlplane.events.changes import endpoint_requested
+from controlplane.events.recording import record
+from controlplane.events.types import EventType
+from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Host, Lane, Operation
+from controlplane.operations.catalog.importing import import_catalog
+from controlplane.operations.details import SuspendComputeDetails
+from controlplane.operations.engine.scheduling import Step, schedule
+from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.operations.rounds.looks import look_at_each
+from controlplane.operations.rounds.silence import check_silent, counting_silence, is_silent
+from controlplane.usage import sampling
+from controlplane.usage.samples import Sample, look_and_sample
+
+log = logging.getLogger(__name__)
+
+MAX_LOOK_INTERVAL = 10.0  # seconds
+
+# When this worker last polled each endpoint's compute. A poll costs the compute a connection.
+_looked_at: dict[str, datetime] = {}
+
+
+def suspend_idle_endpoints(host: Host) -> None:
+    """Poll the active endpoints' computes for activity, and suspend those without any. Once a
+    minute, a poll also takes a sample for the endpoint's metrics.
+
+    Updates `last_active`. An endpoint is polled three times per timeout, and at least every
+    MAX_LOOK_INTERVAL seconds.
+    """
+    now = clock.now()
+    # This runs twice a second for all active endpoints, so it reads only these columns. All other
+    # columns are read only for the few endpoints that are due.
+    running = _active_endpoints(host).filter(id__in=compute.possibly_running())
+    timeouts = dict(running.values_list("id", "suspend_timeout_seconds"))
+    for gone in _looked_at.keys() - timeouts.keys():
+        del _looked_at[gone]
+        observation.forget_tables(gone)
+    sampling.forget_inactive(timeouts)
+    ids = [endpoint_id for endpoint_id in timeouts if _is_due(endpoint_id, timeouts, now)]
+    if not ids:
+        return
+    _looked_at.update((endpoint_id, now) for endpoint_id in ids)
+    due = list(Endpoint.objects.select_related("branch", "project").filter(id__in=ids))
+    marks = {endpoint.id: endpoint.branch.catalog_mark for endpoint in due}
+    sampled = sampling.to_sample(due, now)
+    since = {endpoint.id: endpoint.heartbeats_since for endpoint in due}
+
+    def look(endpoint_id: str) -> tuple[observation.Look, Sample | None]:
+        if branch_id := sampled.get(endpoint_id):
+            return look_and_sample(endpoint_id, branch_id, since[endpoint_id])
+        return observation.look(endpoint_id, since[endpoint_id]), None
+
+    changed, samples = [], []
+    for endpoint, (seen, sample) in look_at_each(due, counting_silence(look), at="activity"):
+        _suspend_if_idle(endpoint, seen.last_activity)
+        if seen.release != endpoint.pg_release:
+            Endpoint.objects.filter(id=endpoint.id).update(pg_release=seen.release)
+        if sample is not None:
+            samples.append((endpoint, sample))
+        if seen.catalog_mark != marks[endpoint.id]:
+            changed.append(endpoint)
+    of_project = {endpoint.id: endpoint.project_id for endpoint in changed}
+
+    def read(endpoint_id: str) -> None:
+        with left_if_busy(of_project[endpoint_id]):
+            import_catalog(endpoint_id)
+
+    for _ in look_at_each(changed, read, at="catalog"):
+        pass
+    check_silent(due)
+    sampling.note(samples, now)
+
+
+def _is_due(endpoint_id: str, timeouts: Mapping[str, int], now: datetime) -> bool:
+    if is_silent(endpoint_id):
+        return True
+    timeout = timeout_of(timeouts[endpoint_id])
+    between = min(timeout / 3, MAX_LOOK_INTERVAL) if timeout > 0 else MAX_LOOK_INTERVAL
+    looked_at = _looked_at.get(endpoint_id)
+    return looked_at is None or now - looked_at >= timedelta(seconds=between)
+
+
+def timeout_of(suspend_timeout_seconds: int) -> int:
+    """Return the timeout in seconds; -1 means never."""
+    return suspend_timeout_seconds or int(settings.DEFAULT_SUSPEND_TIMEOUT)
+
+
+def _suspend_if_idle(endpoint: Endpoint, activity: datetime | None) -> None:
+    """Store the time of the last activity, and suspend the endpoint if its timeout has passed."""
+    timeout = timeout_of(endpoint.suspend_timeout_seconds)
+    last = max(filter(None, (activity, endpoint.last_active, endpoint.started_at)), default=None)
+    if last is None:
+        return
+    if endpoint.last_active is None or last > endpoint.last_active:
+        Endpoint.objects.filter(id=endpoint.id).update(last_active=last)
+    if timeout > 0 and clock.now() - last >= timedelta(seconds=timeout):
+        _suspend(endpoint, last)
+
+
+def _suspend(endpoint: Endpoint, last: datetime) -> None:
+    project_id = endpoint.project_id
+    with left_if_busy(project_id), acting_as(IDLENESS), locked_project(project_id) as project:
+        still = (
+            _active_endpoints(project.host).select_related("branch").filter(id=endpoint.id).first()
+        )
+        # The proxy records connections as they come, so there may be a new one.
+        if still is None or (still.last_active and still.last_active > last):
+            return
+        details = SuspendComputeDetails(if_idle=True)
+        step = Step(Action.SUSPEND_COMPUTE, branch=still.branch, endpoint=still, details=details)
+        operations = schedule(project, [step], lane=Lane.UPKEEP)
+        kind = EventType.ENDPOINT_SUSPEND_REQUESTED
+        record(endpoint_requested(kind, project, still, operations))
+
+
+def _active_endpoints(host: Host) -> QuerySet[Endpoint]:
+    # Operations on the endpoint's branch count too: a suspend that has to wait for a long copy of
+    # the branch would keep clients out for as long.
+    unfinished = Operation.objects.filter(
+        Q(endpoint=OuterRef("id")) | Q(resources__contains=[OuterRef("branch_id")]),
+        project=OuterRef("project"),
+        status__in=UNFINISHED,
+    )
+    return Endpoint.objects.filter(
+        ~Exists(unfinished),
+        host=host,
+        deleted_at=None,
+        current_state=EndpointState.ACTIVE,
+    )
