@@ -1,9 +1,8 @@
 """State directories of released versions: their contents, and how they are stored.
 
 `tests.make_released_state` makes one with the released version's own code and packs it into
-`tests/fixtures/<version>.tar.xz`. `tests/controlplane/test_versions.py` unpacks each and starts the
-present code on it.
-"""
+`tests/fixtures/<version>.tar.xz`. `tests/controlplane/running/test_versions.py` unpacks each and
+starts the present code on it. """
 
 import json
 import lzma

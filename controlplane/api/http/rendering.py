@@ -1,9 +1,9 @@
 """Renders rows as JSON, by the schema of the response.
 
 ninja would validate each row against its schema, dump the validated model, and write the dump as
-JSON. That takes nine tenths of the time of a long list. The rows come from the services and need
-no validation. So this module reads each schema once, to learn which attributes to take from a row
-and how to print them. `tests/controlplane/test_rendering.py` compares its results with ninja's for
+JSON. That takes nine tenths of the time of a long list. The rows come from the services and need no
+validation. So this module reads each schema once, to learn which attributes to take from a row and
+how to print them. `tests/controlplane/api/test_rendering.py` compares its results with ninja's for
 every kind of row. orjson writes the JSON.
 
 One rule holds for every response: a field with a default is left out if it is None, as clients

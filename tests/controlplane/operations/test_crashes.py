@@ -10,8 +10,13 @@ import psutil
 import pytest
 import requests
 
-from tests.controlplane.test_reconciliation import age, look_now
-from tests.controlplane.test_step_history import FROM_THE_QUEUE, assert_in_order, names, steps
+from tests.controlplane.operations.test_reconciliation import age, look_now
+from tests.controlplane.operations.test_step_history import (
+    FROM_THE_QUEUE,
+    assert_in_order,
+    names,
+    steps,
+)
 from tests.support.processes import is_alive
 from tests.support.project import locked
 from tests.support.service import Service, stranger

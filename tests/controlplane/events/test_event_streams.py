@@ -22,8 +22,8 @@ from controlplane.services.event_tail import (
     renumber_events,
     resumption,
 )
+from tests.controlplane.events.test_list_events import write
 from tests.controlplane.rows import make_project
-from tests.controlplane.test_list_events import write
 from tests.support.another_api import another_api
 from tests.support.client import Client
 from tests.support.event_stream import EventReader

@@ -14,7 +14,7 @@ from controlplane.history.store.drills import verify
 from controlplane.history.store.layout import BranchList, StoredData, branch_folder, write_list
 from controlplane.history.store.objects import Store
 from controlplane.history.store.trees import tree_stream
-from tests.controlplane.test_copies import PARENT, running, state_dir
+from tests.controlplane.compute.test_copies import PARENT, running, state_dir
 from tests.support.object_store import file_store
 from tests.support.stack import new_state_dir
 

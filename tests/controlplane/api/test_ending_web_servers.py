@@ -16,7 +16,7 @@ import psutil
 import pytest
 import requests
 
-from tests.controlplane.test_request_limits import locked_row, rename, wait_for_tries
+from tests.controlplane.api.test_request_limits import locked_row, rename, wait_for_tries
 from tests.support.another_api import another_api, is_open, started_by_procfile
 from tests.support.project import Project
 from tests.support.stack import ROOT, Stack, free_port

@@ -23,7 +23,7 @@ from controlplane.backup.manifest import (
 from controlplane.backup.restoring import RestoreRefused, check_key
 from controlplane.backup.trial import TrialFailed, trial_directory
 from controlplane.environment import Unstored
-from tests.controlplane.test_backup import keep, service
+from tests.controlplane.running.test_backup import keep, service
 from tests.support.commands import ran
 from tests.support.place import Place
 from tests.support.service import Service

@@ -10,9 +10,9 @@ from django.test import Client as DjangoClient
 
 from controlplane.api.router import api as described
 from controlplane.models import Account, Branch, Endpoint, Host, Project
+from tests.controlplane.api.test_every_field import put
 from tests.controlplane.request_fields import request_fields
 from tests.controlplane.rows import make_project, send
-from tests.controlplane.test_every_field import put
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from controlplane.compute.processes.account_processes import end_stray_accounts
 from controlplane.compute.processes.limits import CGROUPS, max_processes
 from controlplane.compute.processes.session import session, socket_dir
 from controlplane.compute.settings.configuration import ComputeSpec
-from tests.controlplane.test_limits import group_of
+from tests.controlplane.compute.test_limits import group_of
 from tests.selection import first_of
 from tests.support.own_compute import own_branch, postmaster_of
 from tests.support.waiting import wait_for

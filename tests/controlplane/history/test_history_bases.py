@@ -24,7 +24,7 @@ from controlplane.history.local.bases import (
 )
 from controlplane.history.local.chain import Chain, chains_of, holding_history, open_chain
 from controlplane.history.local.pulling import hold_log, pull_stopped
-from tests.controlplane.test_copies import CHILD, MIB, PARENT, running, state_dir
+from tests.controlplane.compute.test_copies import CHILD, MIB, PARENT, running, state_dir
 from tests.selection import first_of
 from tests.support.filesystems import free_bytes, mounted
 from tests.support.place import Connection

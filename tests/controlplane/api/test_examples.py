@@ -23,8 +23,8 @@ from controlplane.models import (
     Project,
     Role,
 )
+from tests.controlplane.api.test_document import METHODS, validator
 from tests.controlplane.rows import make_host, make_project, make_snapshot, make_webhook
-from tests.controlplane.test_document import METHODS, validator
 
 JSON = "application/json"
 

@@ -9,9 +9,8 @@ from controlplane.compute.host.filesystem import remove_tree
 from controlplane.history.keeping import keep, publish, remove_outdated
 from controlplane.history.local.chain import chains_of, history_dir
 from controlplane.models import Account, Branch, Event, HistoryChain, Host
-from tests.controlplane.rows import make_project
-from tests.controlplane.test_copies import MIB, PARENT, state_dir
-from tests.controlplane.test_history_bases import (
+from tests.controlplane.compute.test_copies import MIB, PARENT, state_dir
+from tests.controlplane.history.test_history_bases import (
     DISK,
     RETENTION,
     UseState,
@@ -21,6 +20,7 @@ from tests.controlplane.test_history_bases import (
     write_log,
     writing,
 )
+from tests.controlplane.rows import make_project
 from tests.support.filesystems import mounted
 from tests.support.recorded import Recorder
 from tests.support.waiting import wait_for

@@ -10,8 +10,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from controlplane.models import Account, Endpoint, Host
+from tests.controlplane.api.test_key_limits import limited
 from tests.controlplane.rows import make_project
-from tests.controlplane.test_key_limits import limited
 from tests.support.client import Client
 from tests.support.project import Project, refusal
 

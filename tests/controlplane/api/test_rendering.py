@@ -32,8 +32,8 @@ from controlplane.models import (
     Role,
 )
 from controlplane.services import branches, endpoints, operations, projects
+from tests.controlplane.api.test_document import validator
 from tests.controlplane.rows import make_project
-from tests.controlplane.test_document import validator
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ import pytest
 from controlplane.compute.data import branch_data
 from controlplane.compute.data.state_directory import access_files, identity
 from controlplane.environment import envsecret
-from tests.controlplane.test_copies import CHILD, MIB, PARENT, one, running, state_dir
+from tests.controlplane.compute.test_copies import CHILD, MIB, PARENT, one, running, state_dir
 from tests.support.filesystems import SBIN, after_power_cut, mounted
 
 __all__ = ["state_dir"]

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.controlplane.api.test_authentication import NOWHERE, UNAUTHENTICATED
 from tests.controlplane.routes import Route, all_routes
-from tests.controlplane.test_authentication import NOWHERE, UNAUTHENTICATED
 from tests.support.client import Client
 from tests.support.project import Project, refusal
 from tests.support.stack import Stack

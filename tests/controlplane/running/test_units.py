@@ -20,7 +20,7 @@ from django.core.management import CommandError, call_command
 from controlplane.management.commands import install_units
 from controlplane.running.supervision import Program, programs_of
 from controlplane.running.units import STOPS_COMPUTES, UnitsUnusable, check_place, rendered_units
-from tests.controlplane.test_metadata_copy import new_database
+from tests.controlplane.running.test_metadata_copy import new_database
 from tests.support.bare_postgres import BarePostgres
 from tests.support.client import Client
 from tests.support.ordinary_user import own_checkout, own_python

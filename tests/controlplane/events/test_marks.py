@@ -7,9 +7,9 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane.models import Account, Host
 from controlplane.services.marks import mark_of_account
+from tests.controlplane.api.test_key_limits import limited
+from tests.controlplane.events.test_list_events import write
 from tests.controlplane.rows import make_project
-from tests.controlplane.test_key_limits import limited
-from tests.controlplane.test_list_events import write
 from tests.support.client import Client
 from tests.support.project import Project, refusal
 

@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.compute.schemas.schema import SchemaUnreadable
 from controlplane.compute.schemas.schema_only import MAX_ARCHIVE_BYTES, read_archive
-from tests.controlplane.test_step_history import names, steps
+from tests.controlplane.operations.test_step_history import names, steps
 from tests.support.project import Project
 from tests.support.traps import TRAPS, sprung
 from tests.support.waiting import wait_for
