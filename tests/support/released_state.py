@@ -2,7 +2,7 @@
 
 `tests.make_released_state` makes one with the released version's own code and packs it into
 `tests/fixtures/<version>.tar.xz`. `tests/controlplane/running/test_versions.py` unpacks each and
-starts the present code on it. """
+starts the present code on it."""
 
 import json
 import lzma

@@ -48,7 +48,7 @@ def known_tests() -> set[str]:
     """Return the tests of all suites, each as "test_file.py::test_name"."""
     return {
         f"{path.name}::{name}"
-        for path in (ROOT / "tests").glob("*/test_*.py")
+        for path in (ROOT / "tests").rglob("test_*.py")
         for name in re.findall(r"^\s*(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
     }
 
