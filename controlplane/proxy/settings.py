@@ -101,7 +101,7 @@ class ProxySettings:
     # How long clients may stay that are connected when another generation takes the proxy's place.
     drain_timeout: float = 3_600.0
     # Networks of load balancers, whose connections begin with the client's address:
-    # `proxy_protocol`.
+    # `startup.client_address`.
     load_balancers: Sequence[IPv4Network | IPv6Network] = ()
     # Set if several processes share the port.
     siblings: Siblings | None = None

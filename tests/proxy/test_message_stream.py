@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.proxy.wire.message_stream import MAX_MESSAGE_BYTES, Message, MessageStream
-from controlplane.proxy.wire.messages import MalformedMessage, message
+from controlplane.proxy.wire.messages import (
+    MAX_MESSAGE_BYTES,
+    MalformedMessage,
+    Message,
+    MessageStream,
+    message,
+)
 
 MESSAGES = st.lists(
     st.tuples(st.sampled_from([b"Q", b"D", b"Z", b"E"]), st.binary(max_size=40)), max_size=12

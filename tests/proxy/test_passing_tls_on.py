@@ -15,9 +15,8 @@ import pytest
 
 from controlplane.metrics import figures
 from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn, SeenTls
-from controlplane.proxy.wire.client_hello import server_name_in
 from controlplane.proxy.wire.errors import ProjectMoved
-from controlplane.proxy.wire.tls import TlsIdentity
+from controlplane.proxy.wire.tls import TlsIdentity, server_name_in
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.region import FIRST, SECOND, Region, running_region
 from tests.proxy.running_proxy import REGION_HOST, MemoryDirectory

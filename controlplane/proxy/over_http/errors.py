@@ -75,8 +75,7 @@ class MemoryExhausted(ProxyError):
 class UnreadableAnswer(ProxyError):
     """The compute's answer violates the protocol. It is not known what the compute has executed."""
 
-    def __init__(self) -> None:
-        super().__init__("the compute sent an invalid response")
+    words = "the compute sent an invalid response"
 
 
 class StatementFailed(ProxyError):

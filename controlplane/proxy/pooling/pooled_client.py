@@ -18,7 +18,7 @@ from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.destination import APPLIED_BY_POOLER, Destination
 from controlplane.proxy.wire.errors import ComputeUnreachable, ConnectionLost, ProtocolViolation
-from controlplane.proxy.wire.message_stream import MessageStream
+from controlplane.proxy.wire.messages import MessageStream
 from controlplane.proxy.wire.readiness import Readiness
 
 log = logging.getLogger(__name__)

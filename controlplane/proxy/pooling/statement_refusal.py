@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator
 
 from controlplane.proxy.wire import messages
-from controlplane.proxy.wire.message_stream import MAX_MESSAGE_BYTES
-from controlplane.proxy.wire.messages import HEADER_SIZE, MalformedMessage
+from controlplane.proxy.wire.messages import HEADER_SIZE, MAX_MESSAGE_BYTES, MalformedMessage
 
 _WORDS = b"perch_refuses_prepared_statements"
 # Unnamed, with these words as the statement, and no parameters: a syntax error.

@@ -14,7 +14,7 @@ from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
 from controlplane.proxy.wire.errors import ENDED, AdministratorShutdown
-from controlplane.proxy.wire.message_stream import MAX_MESSAGE_BYTES
+from controlplane.proxy.wire.messages import MAX_MESSAGE_BYTES
 from controlplane.proxy.wire.readiness import Readiness
 
 _TAIL_SIZE = messages.READY_FOR_QUERY_SIZE

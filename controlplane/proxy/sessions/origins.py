@@ -12,7 +12,7 @@ from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.sessions.passing_on import ClientToPassOn, begin_passing_tls_on
 from controlplane.proxy.sessions.receiving_moves import pass_to_worker
 from controlplane.proxy.sessions.sending_logs import send_log
-from controlplane.proxy.wire import proxy_protocol, startup
+from controlplane.proxy.wire import startup
 
 
 class ComingClient(ClientToPassOn, Protocol):
@@ -79,11 +79,8 @@ async def _learn_address(proxy: ProxyContext, client: ComingClient) -> bool:
     load_balancers = proxy.settings.load_balancers
     if not load_balancers:
         return True
-    address = await proxy_protocol.client_address(
-        client.channel,
-        client.client_address,
-        load_balancers=load_balancers,
-        instead=startup.PEER_REQUEST,
+    address = await startup.client_address(
+        client.channel, client.client_address, load_balancers=load_balancers
     )
     if address is not None:
         client.client_address = address

@@ -23,7 +23,6 @@ from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.settings import mark_of_host, mark_of_key
 from controlplane.proxy.wire import messages, startup
 from controlplane.proxy.wire.channel import Channel
-from controlplane.proxy.wire.client_hello import server_name_in
 from controlplane.proxy.wire.destination import Destination, endpoint_named_by
 from controlplane.proxy.wire.errors import (
     ConnectionLost,
@@ -32,7 +31,7 @@ from controlplane.proxy.wire.errors import (
     ProjectMoved,
     TooManyConnections,
 )
-from controlplane.proxy.wire.tls import ClientTls
+from controlplane.proxy.wire.tls import ClientTls, server_name_in
 
 log = logging.getLogger(__name__)
 

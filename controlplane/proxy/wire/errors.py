@@ -14,10 +14,15 @@ class ConnectionLost(Exception):
 
 
 class ProxyError(Exception):
-    """A refusal that the client reads as a FATAL error before its connection ends."""
+    """A refusal that the client reads as a FATAL error before its connection ends. `words` is the
+    text of a class that has always the same."""
 
     sqlstate = "XX000"
     hint: str | None = None
+    words = ""
+
+    def __init__(self, text: str | None = None) -> None:
+        super().__init__(self.words if text is None else text)
 
     @property
     def reason(self) -> str:
@@ -38,9 +43,7 @@ class ForwardingRefused(ProtocolViolation):
     """A PROXY protocol header came from an address that the operator has not named."""
 
     hint = "The proxy's operator lists the load balancers in PERCH_PROXY_PROTOCOL_FROM."
-
-    def __init__(self) -> None:
-        super().__init__("PROXY protocol headers are not accepted from this address")
+    words = "PROXY protocol headers are not accepted from this address"
 
 
 class UnsupportedProtocol(ProxyError):
@@ -58,9 +61,7 @@ class UnsupportedProtocol(ProxyError):
 
 class InsecureConnection(ProxyError):
     sqlstate = "28000"
-
-    def __init__(self) -> None:
-        super().__init__("connection is insecure (try using `sslmode=require`)")
+    words = "connection is insecure (try using `sslmode=require`)"
 
 
 class MissingEndpoint(ProxyError):
@@ -69,13 +70,11 @@ class MissingEndpoint(ProxyError):
         "Connect to <endpoint-id>.<region host> with TLS, or add options=endpoint%3D<endpoint-id> "
         "to the connection string."
     )
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Endpoint ID is not specified. Either please upgrade the postgres client library "
-            "(libpq) for SNI support or pass the endpoint ID (first part of the domain name) as a "
-            "parameter: '?options=endpoint%3D<endpoint-id>'."
-        )
+    words = (
+        "Endpoint ID is not specified. Either please upgrade the postgres client library "
+        "(libpq) for SNI support or pass the endpoint ID (first part of the domain name) as a "
+        "parameter: '?options=endpoint%3D<endpoint-id>'."
+    )
 
 
 class InconsistentEndpoint(ProxyError):
@@ -148,11 +147,7 @@ class PublicAddressRefused(ProxyError):
     """The project has `block_public_connections`, and the client comes from the Internet."""
 
     sqlstate = "28000"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "This connection is trying to access this endpoint from a blocked network."
-        )
+    words = "This connection is trying to access this endpoint from a blocked network."
 
 
 class LoginUnknown(Exception):
@@ -171,9 +166,7 @@ class LoginEnded(ProxyError):
 
 class DisabledEndpointRefused(ProxyError):
     sqlstate = "55000"
-
-    def __init__(self) -> None:
-        super().__init__("Control plane request failed: endpoint is disabled")
+    words = "Control plane request failed: endpoint is disabled"
 
 
 class UnreadableParameter(ProxyError):
@@ -186,9 +179,7 @@ class UnreadableParameter(ProxyError):
 class ReplicationThroughPooler(ProxyError):
     sqlstate = "0A000"
     hint = "Connect to the endpoint's own host, without -pooler."
-
-    def __init__(self) -> None:
-        super().__init__("replication connections are not supported through the pooler")
+    words = "replication connections are not supported through the pooler"
 
 
 class OptionThroughPooler(ProxyError):
@@ -235,8 +226,8 @@ class WakeFailed(ProxyError):
 
     sqlstate = "57P03"
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"Control plane request failed: {reason}")
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(f"Control plane request failed: {reason or self.words}")
 
 
 class HostUnavailable(WakeFailed):
@@ -246,16 +237,14 @@ class HostUnavailable(WakeFailed):
 class ControlPlaneUnavailable(WakeFailed):
     """The control plane's database did not answer in time."""
 
-    def __init__(self) -> None:
-        super().__init__("the control plane does not answer; try again")
+    words = "the control plane does not answer; try again"
 
 
 class ProjectMoved(WakeFailed):
     """The client has waited here for a compute that is on another host now. It reaches that host
     when it connects again, by any proxy."""
 
-    def __init__(self) -> None:
-        super().__init__("the project has moved to another host; connect again")
+    words = "the project has moved to another host; connect again"
 
 
 class WakeTimeout(WakeFailed):
@@ -272,9 +261,7 @@ class ComputeUnreachable(ProxyError):
         "The endpoint runs, but does not answer. Connect again; if that does not help, restart the "
         "endpoint, and look into its logs."
     )
-
-    def __init__(self) -> None:
-        super().__init__("Couldn't connect to compute node")
+    words = "Couldn't connect to compute node"
 
 
 class ComputeRefused(ProxyError):
