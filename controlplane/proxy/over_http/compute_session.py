@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
-from controlplane.proxy.over_http.errors import (
+from controlplane.proxy.over_http.request import (
     RequestRefused,
     ResponseTooLarge,
     StatementFailed,

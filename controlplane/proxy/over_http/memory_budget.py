@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from controlplane.proxy.over_http.errors import MemoryExhausted
+from controlplane.proxy.over_http.request import MemoryExhausted
 
 # Bytes, in each process.
 MAX_HELD_BYTES = 256 * 1024 * 1024

@@ -16,10 +16,14 @@ from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http.compute_session import ComputeSession, batch_messages
 from controlplane.proxy.over_http.connection import Body
-from controlplane.proxy.over_http.errors import ConnectionStringRefused, RequestRefused
-from controlplane.proxy.over_http.json_reading import SMALL_BODY_BYTES
 from controlplane.proxy.over_http.memory_budget import MemoryBudget, MemoryReservation
-from controlplane.proxy.over_http.request import Request, Response
+from controlplane.proxy.over_http.request import (
+    SMALL_BODY_BYTES,
+    ConnectionStringRefused,
+    Request,
+    RequestRefused,
+    Response,
+)
 from controlplane.proxy.over_http.results import Results
 from controlplane.proxy.over_http.session_pool import SessionKey, SessionPool
 from controlplane.proxy.over_http.statements import (
