@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from controlplane.proxy.limits.shared_counts import SharedCounts
+from controlplane.proxy.limits.connection_limits import SharedCounts
 
 # Of what is passed: the number changes whenever a release could not use an earlier one's.
 FORMAT = 1

@@ -16,8 +16,8 @@ from controlplane.metrics.sampling import SAMPLE_INTERVAL
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.directory.interface import Client, Directory
-from controlplane.proxy.limits.opening_sessions import OpeningSessions
-from controlplane.proxy.limits.pacing import FailurePace
+from controlplane.proxy.limits.connection_limits import OpeningSessions
+from controlplane.proxy.limits.pending_clients import FailurePace
 from controlplane.proxy.listeners import open_listeners
 from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.peers.connections import Peers

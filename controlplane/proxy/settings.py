@@ -10,8 +10,7 @@ from hashlib import blake2b
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
-from controlplane.proxy.limits.connection_limits import ConnectionLimits
-from controlplane.proxy.limits.shared_counts import SLOTS, SharedCounts
+from controlplane.proxy.limits.connection_limits import SLOTS, ConnectionLimits, SharedCounts
 
 
 @dataclass(frozen=True, slots=True)

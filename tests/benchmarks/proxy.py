@@ -30,7 +30,7 @@ import uvloop
 
 from controlplane.proxy.directory.interface import ComputeAddress, PeerHost, RoleIdentity, Route
 from controlplane.proxy.directory.traffic import Tally, Traffic
-from controlplane.proxy.limits.shared_counts import SharedCounts
+from controlplane.proxy.limits.connection_limits import SharedCounts
 from controlplane.proxy.listeners import open_listeners
 from controlplane.proxy.processes import run_processes
 from controlplane.proxy.server import Proxy

@@ -18,11 +18,12 @@ import pytest
 
 from controlplane.proxy.handover import is_offered
 from controlplane.proxy.limits.connection_limits import (
+    SLOTS,
     Admission,
     ConnectionCounts,
     ConnectionLimits,
+    SharedCounts,
 )
-from controlplane.proxy.limits.shared_counts import SLOTS, SharedCounts
 from controlplane.proxy.wire.errors import TooManyConnections
 from tests.selection import first_of
 from tests.support.processes import is_alive
@@ -219,7 +220,6 @@ def test_signals_to_every_process_end_all_of_them(proxies: Proxies) -> None:
 COUNT_ONE = """
 import sys
 from controlplane.proxy.limits.connection_limits import *
-from controlplane.proxy.limits.shared_counts import SharedCounts
 counts = SharedCounts(int(sys.argv[1]))
 slot = counts.claim()
 mine = ConnectionCounts(ConnectionLimits(9, 9, 9, 3), counts.of(slot))

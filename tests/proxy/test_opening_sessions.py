@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from controlplane.proxy.limits import opening_sessions
-from controlplane.proxy.limits.opening_sessions import MAX_OPENING_SESSIONS, OpeningSessions
+from controlplane.proxy.limits import connection_limits
+from controlplane.proxy.limits.connection_limits import MAX_OPENING_SESSIONS, OpeningSessions
 
 ONE, OTHER = 1, 2
 
@@ -14,7 +14,7 @@ ONE, OTHER = 1, 2
 def test_further_sessions_of_an_account_wait_for_its_own_unless_these_hang(
     monkeypatch: pytest.MonkeyPatch, hangs: bool
 ) -> None:
-    monkeypatch.setattr(opening_sessions, "COUNTS_FOR", 0.01 if hangs else 1000.0)
+    monkeypatch.setattr(connection_limits, "COUNTS_FOR", 0.01 if hangs else 1000.0)
 
     async def scene() -> None:
         opening, ends = OpeningSessions(), asyncio.Event()

@@ -6,7 +6,7 @@ import time
 import pytest
 import uvloop
 
-from controlplane.proxy.limits.pacing import LookupTimes, answer_due
+from controlplane.proxy.limits.pending_clients import LookupTimes, answer_due
 
 
 class Clock:

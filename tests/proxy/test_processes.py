@@ -10,7 +10,7 @@ import psutil
 import psycopg
 import pytest
 
-from controlplane.proxy.limits.shared_counts import SLOTS, SharedCounts
+from controlplane.proxy.limits.connection_limits import SLOTS, SharedCounts
 from controlplane.proxy.settings import Siblings
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.tls import TlsIdentity

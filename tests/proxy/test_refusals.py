@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.proxy.limits.shared_counts import SharedCounts
+from controlplane.proxy.limits.connection_limits import SharedCounts
 from controlplane.proxy.settings import PlainConnections, Siblings
 from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS

@@ -20,7 +20,7 @@ from controlplane.proxy.directory.role_logins import (
     verifier_by_compute,
     verifier_by_row,
 )
-from controlplane.proxy.limits.pacing import LookupTimes
+from controlplane.proxy.limits.pending_clients import LookupTimes
 from controlplane.proxy.wire.errors import LoginUnknown, PasswordFailed, WakeFailed
 
 # Seconds within which a compute must answer whether a role may log in. Before the client has

@@ -14,8 +14,9 @@ import h11
 
 from controlplane.metrics import figures
 from controlplane.proxy.over_http import websocket
-from controlplane.proxy.over_http.memory_budget import MemoryBudget, MemoryReservation
 from controlplane.proxy.over_http.request import (
+    MemoryBudget,
+    MemoryReservation,
     Request,
     RequestRefused,
     RequestTooLarge,

@@ -16,10 +16,11 @@ from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http.compute_session import ComputeSession, batch_messages
 from controlplane.proxy.over_http.connection import Body
-from controlplane.proxy.over_http.memory_budget import MemoryBudget, MemoryReservation
 from controlplane.proxy.over_http.request import (
     SMALL_BODY_BYTES,
     ConnectionStringRefused,
+    MemoryBudget,
+    MemoryReservation,
     Request,
     RequestRefused,
     Response,

@@ -1,38 +1,22 @@
-"""One HTTP request: its head, its response, the errors that it can end with, and its JSON. The
-texts of errors are those that Neon's clients know."""
+"""One HTTP request: its head, its response, the errors that it can end with, its JSON, and the
+memory that it may take. The texts of errors are those that Neon's clients know."""
 
 import json
 import json.scanner
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.errors import ComputeRefused, ProxyError
 
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    method: str
-    path: str
-    query: str
-    # By name in lower case; the values of a repeated header are joined by commas.
-    headers: Mapping[str, str]
-    # "1.0" or "1.1".
-    version: str
-
-    def tokens(self, header: str) -> list[str]:
-        """Returns the header's comma-separated values in lower case."""
-        return [token.strip().lower() for token in self.headers.get(header, "").split(",")]
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    status: int
-    # JSON, or empty.
-    body: bytes = b""
-    headers: Sequence[tuple[str, str]] = ()
-
+# In bytes. Parsing as many takes some milliseconds, whatever the body contains.
+SMALL_BODY_BYTES = 16_384
+MAX_VALUES = 1_000_000
+# The bytes that all requests and responses in a process may take up.
+MAX_HELD_BYTES = 256 * 1024 * 1024
 
 # The names that node-postgres gives to the fields of an ErrorResponse, by their codes.
 FIELDS = {
@@ -59,6 +43,29 @@ _TEMPORARY_STATES = {"57P01", "57P03", "53300", "53400"}
 # Those of them that are reported before anything was executed.
 _RETRYABLE_STATES = {"57P03", "53300"}
 _INTERNAL_STATE = "XX000"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str
+    query: str
+    # By name in lower case; the values of a repeated header are joined by commas.
+    headers: Mapping[str, str]
+    # "1.0" or "1.1".
+    version: str
+
+    def tokens(self, header: str) -> list[str]:
+        """Returns the header's comma-separated values in lower case."""
+        return [token.strip().lower() for token in self.headers.get(header, "").split(",")]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    status: int
+    # JSON, or empty.
+    body: bytes = b""
+    headers: Sequence[tuple[str, str]] = ()
 
 
 class RequestRefused(ProxyError):
@@ -93,9 +100,7 @@ class ResponseTooLarge(RequestRefused):
 
 class MemoryExhausted(ProxyError):
     sqlstate = "53400"
-
-    def __init__(self) -> None:
-        super().__init__("the proxy has too many large requests and responses in memory; try again")
+    words = "the proxy has too many large requests and responses in memory; try again"
 
 
 class UnreadableAnswer(ProxyError):
@@ -169,11 +174,6 @@ def _body(
     return json.dumps(body, ensure_ascii=False).encode(errors="replace")
 
 
-# In bytes. Takes some milliseconds, whatever the body contains.
-SMALL_BODY_BYTES = 16_384
-MAX_VALUES = 1_000_000
-
-
 class _TooManyValues(Exception):
     pass
 
@@ -233,3 +233,50 @@ class _CountingDecoder(json.JSONDecoder):
             return parse(*given)
 
         return parse_one
+
+
+class MemoryBudget:
+    """Limits the memory that all requests and responses over HTTP take up together in a proxy
+    process. Each of them may be large, and there may be many at once.
+
+    An account may take more while it then holds no more than what is left. So the first account
+    gets at most half of the memory, and the next one half of the rest.
+    """
+
+    def __init__(self, most: int = MAX_HELD_BYTES) -> None:
+        self._left = most
+        # Bytes, by account.
+        self._held: Counter[int | None] = Counter()
+
+    @contextmanager
+    def reserve(self) -> Iterator["MemoryReservation"]:
+        """Yields an empty reservation. At the end of the block, its memory is released."""
+        reservation = MemoryReservation(self)
+        try:
+            yield reservation
+        finally:
+            self._left += reservation.taken
+            self._held[reservation.account_id] -= reservation.taken
+            self._held = +self._held  # without those that hold nothing
+
+    def take(self, account_id: int | None, size: int) -> None:
+        """Takes `size` bytes for the account from what is left. Raises MemoryExhausted."""
+        if self._held[account_id] + size > self._left - size:
+            raise MemoryExhausted
+        self._left -= size
+        self._held[account_id] += size
+
+
+class MemoryReservation:
+    """The memory that one request and its response take up."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        # Must be set before the first `grow`.
+        self.account_id: int | None = None
+        self.taken = 0
+
+    def grow(self, size: int) -> None:
+        """Adds `size` bytes to the reservation. Raises MemoryExhausted."""
+        self._budget.take(self.account_id, size)
+        self.taken += size

@@ -8,10 +8,10 @@ from typing import Protocol, TypeVar
 
 from controlplane.address_ranges import is_loopback
 from controlplane.proxy.authentication import scram
-from controlplane.proxy.authentication.sasl import ask_for_password, authenticate
+from controlplane.proxy.authentication.scram import ask_for_password, authenticate
 from controlplane.proxy.directory.interface import Route
 from controlplane.proxy.limits.connection_limits import NO_ACCOUNT, Admission
-from controlplane.proxy.limits.pacing import answer_due
+from controlplane.proxy.limits.pending_clients import answer_due
 from controlplane.proxy.peers.header import Admitted, PassedOn
 from controlplane.proxy.peers.passing import LeadsElsewhere
 from controlplane.proxy.sessions.connected_sessions import Connected

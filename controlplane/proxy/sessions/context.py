@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.directory.interface import Directory
-from controlplane.proxy.limits.opening_sessions import OpeningSessions
-from controlplane.proxy.limits.pacing import FailurePace
+from controlplane.proxy.limits.connection_limits import OpeningSessions
+from controlplane.proxy.limits.pending_clients import FailurePace
 from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.peers.connections import Peers
 from controlplane.proxy.relaying.compute import CancelKey

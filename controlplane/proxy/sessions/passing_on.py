@@ -14,7 +14,7 @@ from controlplane.logs import current
 from controlplane.metrics import figures
 from controlplane.proxy.directory.interface import ComputeAddress, Route
 from controlplane.proxy.limits.connection_limits import Admission
-from controlplane.proxy.limits.pacing import answer_due
+from controlplane.proxy.limits.pending_clients import answer_due
 from controlplane.proxy.peers.header import Admitted, Kind, PassedOn, SeenTls
 from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient
 from controlplane.proxy.relaying.compute import CancelKey
