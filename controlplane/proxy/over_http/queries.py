@@ -2,7 +2,6 @@
 its endpoint's compute."""
 
 import functools
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -44,13 +43,11 @@ from controlplane.proxy.over_http.statements import (
 from controlplane.proxy.peers.passing import LeadsElsewhere
 from controlplane.proxy.peers.requests import PeerRequests
 from controlplane.proxy.relaying import compute
-from controlplane.proxy.relaying.client import AdmittedClient
+from controlplane.proxy.relaying.compute import AdmittedClient
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.wire.destination import Destination, find_destination
 from controlplane.proxy.wire.errors import ForeignServerName
 from controlplane.proxy.wire.readiness import Readiness
-
-log = logging.getLogger(__name__)
 
 Proof = TypeVar("Proof")
 

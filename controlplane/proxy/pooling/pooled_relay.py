@@ -11,8 +11,7 @@ from controlplane.proxy.directory.traffic import RECEIVED, Tally
 from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.pooling.statement_refusal import StatementRefusal
 from controlplane.proxy.relaying.compute import POOLER_ERROR_STATE
-from controlplane.proxy.relaying.first_answer import FirstAnswer
-from controlplane.proxy.relaying.relay import Pump
+from controlplane.proxy.relaying.relay import FirstAnswer, Pump
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
 from controlplane.proxy.wire.errors import (

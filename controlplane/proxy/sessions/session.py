@@ -27,10 +27,8 @@ from controlplane.proxy.pooling.pooled_client import PooledClient
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
 from controlplane.proxy.relaying import compute
 from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection
-from controlplane.proxy.relaying.direct import DirectClient
-from controlplane.proxy.relaying.first_answer import FirstAnswer
-from controlplane.proxy.relaying.first_exchange import FirstExchange
-from controlplane.proxy.relaying.relay import Relay
+from controlplane.proxy.relaying.direct import DirectClient, FirstExchange
+from controlplane.proxy.relaying.relay import FirstAnswer, Relay
 from controlplane.proxy.sessions.admitting import admit, admit_postgres, check_address
 from controlplane.proxy.sessions.connecting import connect_to_compute
 from controlplane.proxy.sessions.context import ProxyContext
