@@ -22,11 +22,9 @@ from controlplane.proxy.listeners import open_listeners
 from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.peers.connections import Peers
 from controlplane.proxy.relaying.compute import CancelKey
-from controlplane.proxy.sessions.cancel_forwarding import CancelForwarder
-from controlplane.proxy.sessions.connected_sessions import ConnectedSessions
-from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.sessions.context import CancelForwarder, ConnectedSessions, ProxyContext
 from controlplane.proxy.sessions.session import Session
-from controlplane.proxy.sessions.shared_wakes import SharedWakes
+from controlplane.proxy.sessions.wakes import SharedWakes
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.wire.errors import AdministratorShutdown
 from controlplane.proxy.wire.peer_tls import PeerCertificate

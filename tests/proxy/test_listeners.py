@@ -6,8 +6,8 @@ import time
 import pytest
 
 from controlplane.proxy.listeners import open_listeners
+from controlplane.proxy.sessions.wakes import waited_for_accept
 from controlplane.proxy.settings import ProxySettings
-from controlplane.proxy.wire.accepting import waited_for_accept
 from tests.support.waiting import wait_for
 
 WAIT = 0.3

@@ -1,10 +1,10 @@
 """Admits a client: finds the endpoint that it wants, checks its address, and authenticates it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from controlplane.address_ranges import is_loopback
 from controlplane.proxy.authentication import scram
@@ -12,13 +12,11 @@ from controlplane.proxy.authentication.scram import ask_for_password, authentica
 from controlplane.proxy.directory.interface import Route
 from controlplane.proxy.limits.connection_limits import NO_ACCOUNT, Admission
 from controlplane.proxy.limits.pending_clients import answer_due
-from controlplane.proxy.peers.header import Admitted, PassedOn
+from controlplane.proxy.peers.header import Admitted
 from controlplane.proxy.peers.passing import LeadsElsewhere
-from controlplane.proxy.sessions.connected_sessions import Connected
 from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.wire import startup
-from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.destination import (
     Destination,
     find_destination,
@@ -35,36 +33,15 @@ from controlplane.proxy.wire.errors import (
     PasswordFailed,
     ProxyError,
 )
-from controlplane.proxy.wire.tls import ClientTls
+
+if TYPE_CHECKING:
+    from controlplane.proxy.sessions.session import Session
 
 Proof = TypeVar("Proof")
 
 
-class ClientToAdmit(Connected, Protocol):
-    """See `session.Session`."""
-
-    route: Route | None
-    # Set once the connection is a WebSocket: the host that the client wants to reach.
-    websocket_host: str | None
-    # Set if another host's proxy has passed the client on.
-    passed_on: PassedOn | None
-
-    @property
-    def channel(self) -> Channel: ...
-
-    @property
-    def tls(self) -> ClientTls | None:
-        """The client's own TLS connection, to this proxy or to the one that has passed it on."""
-        ...
-
-    @property
-    def domains(self) -> Sequence[str]:
-        """See `ProxySettings.domains`; with those of the proxy that has passed the client on."""
-        ...
-
-
 async def admit_postgres(
-    proxy: ProxyContext, client: ClientToAdmit, request: startup.StartupMessage
+    proxy: ProxyContext, client: "Session", request: startup.StartupMessage
 ) -> tuple[Destination, bytes]:
     """Admits a client that speaks the Postgres protocol. Returns the destination, and the
     AuthenticationSASLFinal that is still to be sent, or b"". Raises ProxyError, and LeadsElsewhere
@@ -83,7 +60,7 @@ async def admit_postgres(
 
 async def admit(
     proxy: ProxyContext,
-    client: ClientToAdmit,
+    client: "Session",
     destination: Destination,
     role: str,
     prove: Callable[[scram.Verifier], Awaitable[Proof]],
@@ -130,9 +107,7 @@ async def admit(
     return destination, proof
 
 
-def check_address(
-    proxy: ProxyContext, client: ClientToAdmit, route: Route | None, role: str
-) -> None:
+def check_address(proxy: ProxyContext, client: "Session", route: Route | None, role: str) -> None:
     """Raises AddressNotAllowed, PublicAddressRefused."""
     if route is None or route.rules is None:
         return
@@ -145,7 +120,7 @@ def check_address(
 
 
 async def _admit_again(
-    proxy: ProxyContext, client: ClientToAdmit, request: startup.StartupMessage, admitted: Admitted
+    proxy: ProxyContext, client: "Session", request: startup.StartupMessage, admitted: Admitted
 ) -> Destination:
     """Admits a client that another host has admitted, and that has sent its password there. The
     compute is asked whether that is still valid (`Directory.confirm`). Raises ProxyError."""
@@ -160,7 +135,7 @@ async def _admit_again(
     return Destination(admitted.endpoint_id, admitted.pooled, request.parameters)
 
 
-def _let_in(proxy: ProxyContext, client: ClientToAdmit, route: Route, role: str) -> None:
+def _let_in(proxy: ProxyContext, client: "Session", route: Route, role: str) -> None:
     """Raises DisabledEndpointRefused, TooManyConnections."""
     if route.disabled:
         raise DisabledEndpointRefused
@@ -177,7 +152,7 @@ def _admission(route: Route | None, endpoint_id: str, role: str) -> Admission:
 
 
 async def _find_destination(
-    client: ClientToAdmit, request: startup.StartupMessage
+    client: "Session", request: startup.StartupMessage
 ) -> tuple[Destination, bytes | None, bytes | None]:
     """Returns the destination. If only the password can name the endpoint, asks the client for it
     in clear text, and returns as well the password without the name, and the client's whole answer;
@@ -197,7 +172,7 @@ async def _find_destination(
     return destination, None, None
 
 
-def _server_name(client: ClientToAdmit) -> str | None:
+def _server_name(client: "Session") -> str | None:
     if client.websocket_host is not None:
         return client.websocket_host
     return client.tls.server_name if client.tls is not None else None
@@ -205,7 +180,7 @@ def _server_name(client: ClientToAdmit) -> str | None:
 
 async def _authenticate(
     proxy: ProxyContext,
-    client: ClientToAdmit,
+    client: "Session",
     request: startup.StartupMessage,
     endpoint_id: str,
     password: bytes | None,
@@ -236,13 +211,13 @@ async def _authenticate(
     )
 
 
-def _refuse_plain(proxy: ProxyContext, client: ClientToAdmit) -> None:
+def _refuse_plain(proxy: ProxyContext, client: "Session") -> None:
     """Raises InsecureConnection if the client may not connect without TLS, but does."""
     if client.tls is None and not _may_be_plain(proxy, client):
         raise InsecureConnection
 
 
-def _may_be_plain(proxy: ProxyContext, client: ClientToAdmit) -> bool:
+def _may_be_plain(proxy: ProxyContext, client: "Session") -> bool:
     allowed = proxy.settings.plain_connections
     if allowed is PlainConnections.LOOPBACK:
         return is_loopback(client.client_address)

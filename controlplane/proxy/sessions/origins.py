@@ -3,27 +3,22 @@ connection, that says where from: a load balancer, or another host's proxy."""
 
 import asyncio
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from controlplane.logs import add_to_context
 from controlplane.proxy.peers.header import Kind
-from controlplane.proxy.peers.passing import PassedClient
 from controlplane.proxy.sessions.context import ProxyContext
-from controlplane.proxy.sessions.passing_on import ClientToPassOn, begin_passing_tls_on
+from controlplane.proxy.sessions.passing_on import begin_passing_tls_on
 from controlplane.proxy.sessions.receiving_moves import pass_to_worker
 from controlplane.proxy.sessions.sending_logs import send_log
 from controlplane.proxy.wire import startup
 
-
-class ComingClient(ClientToPassOn, Protocol):
-    """See `session.Session`."""
-
-    async def serve_http(self) -> bool: ...
-    async def relay_to_peer(self, passed: PassedClient) -> None: ...
+if TYPE_CHECKING:
+    from controlplane.proxy.sessions.session import Session
 
 
 async def read_request(
-    proxy: ProxyContext, client: ComingClient, patience: asyncio.Timeout
+    proxy: ProxyContext, client: "Session", patience: asyncio.Timeout
 ) -> startup.Request | None:
     """Reads up to the client's start-up message or cancel request. First serves the requests of a
     client that speaks HTTP, for which time limits of their own hold. Returns None if it spoke
@@ -61,7 +56,7 @@ async def read_request(
     return await startup.read_request(channel, proxy.identity)
 
 
-async def _pass_on(proxy: ProxyContext, client: ComingClient, patience: asyncio.Timeout) -> bool:
+async def _pass_on(proxy: ProxyContext, client: "Session", patience: asyncio.Timeout) -> bool:
     """Serves a client that is about to begin TLS and whose endpoint is known to be on another host.
     Returns False if this proxy is to perform the handshake."""
     passed = await begin_passing_tls_on(proxy, client)
@@ -72,7 +67,7 @@ async def _pass_on(proxy: ProxyContext, client: ComingClient, patience: asyncio.
     return True
 
 
-async def _learn_address(proxy: ProxyContext, client: ComingClient) -> bool:
+async def _learn_address(proxy: ProxyContext, client: "Session") -> bool:
     """Reads the client's address if a load balancer sends it. Returns False if the connection is of
     another host in the load balancers' networks, whose request has been read. Raises
     ProtocolViolation, ConnectionLost."""
@@ -88,7 +83,7 @@ async def _learn_address(proxy: ProxyContext, client: ComingClient) -> bool:
     return address is not None
 
 
-async def _accept_from_peer(proxy: ProxyContext, client: ComingClient) -> Kind:
+async def _accept_from_peer(proxy: ProxyContext, client: "Session") -> Kind:
     """Makes the session one of the client that another host passes on. Returns what the connection
     carries from now on. Raises ProtocolViolation, ConnectionLost."""
     client.passed_on = passed_on = await proxy.peers.accept(client.channel)

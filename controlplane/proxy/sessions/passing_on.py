@@ -18,8 +18,7 @@ from controlplane.proxy.limits.pending_clients import answer_due
 from controlplane.proxy.peers.header import Admitted, Kind, PassedOn, SeenTls
 from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient
 from controlplane.proxy.relaying.compute import CancelKey
-from controlplane.proxy.sessions.connected_sessions import Connected
-from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.sessions.context import Connected, ProxyContext
 from controlplane.proxy.settings import mark_of_host, mark_of_key
 from controlplane.proxy.wire import messages, startup
 from controlplane.proxy.wire.channel import Channel
