@@ -16,7 +16,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from controlplane.proxy.handover import is_offered
 from controlplane.proxy.limits.connection_limits import (
     SLOTS,
     Admission,
@@ -24,6 +23,7 @@ from controlplane.proxy.limits.connection_limits import (
     ConnectionLimits,
     SharedCounts,
 )
+from controlplane.proxy.listeners import is_offered
 from controlplane.proxy.wire.errors import TooManyConnections
 from tests.selection import first_of
 from tests.support.processes import is_alive
@@ -34,9 +34,8 @@ from tests.support.waiting import wait_for
 PROGRAM = """
 import asyncio, os, signal, socket, sys, time
 from pathlib import Path
-from controlplane.proxy.generation import DRAIN, EXPECT_SUCCESSOR
-from controlplane.proxy.handover import Handover
-from controlplane.proxy.processes import run_processes
+from controlplane.proxy.listeners import Handover
+from controlplane.proxy.processes import DRAIN, EXPECT_SUCCESSOR, run_processes
 
 directory, port, linger, mood = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 handover = Handover(directory, linger_within=linger).take_over()

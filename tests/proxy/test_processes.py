@@ -25,8 +25,11 @@ ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
 SLEEP = "SELECT pg_sleep(61)"
 PROGRAM = """
 import sys, time
+from pathlib import Path
+from controlplane.proxy.listeners import Handover
 from controlplane.proxy.processes import run_processes
-run_processes(int(sys.argv[1]), lambda number, ready: time.sleep(600))
+handover = Handover(Path("nowhere"), linger_within=0).take_over()
+run_processes(int(sys.argv[1]), lambda number, ready: time.sleep(600), handover=handover)
 """
 
 

@@ -62,7 +62,7 @@ from controlplane.management.supervision import (
 from controlplane.models import Account, ApiKey, Host, Plan
 from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.operations.reconcile import reconcile_host
-from controlplane.proxy.handover import is_offered
+from controlplane.proxy.listeners import is_offered
 from controlplane.services.accounts import KeySpec, create_key
 
 DEFAULT_PORTS = {"console": 8000, "api": 8001, "proxy": 5432}

@@ -4,7 +4,7 @@ one user from taking up the whole proxy.
 The proxy processes behind one port share their counts in memory: each process writes its own and
 reads those of all. So a limit holds for all processes together, and none has to ask another. When a
 proxy is restarted, the previous processes serve their clients until these end, beside the new
-processes. The memory is therefore handed over (`handover`), and each process uses a slot of it for
+processes. The memory is therefore handed over (`listeners`), and each process uses a slot of it for
 as long as it runs.
 """
 
@@ -53,7 +53,7 @@ _SIZE = _KEY_SIZE + SLOTS * _SLOT_SIZE
 class SharedCounts:
     """Made before its processes are forked: anew, or from the `descriptor` of a previous proxy's
     counts. Processes that use another layout must not be given this one's descriptor: whoever
-    changes the layout changes `handover.FORMAT`."""
+    changes the layout changes `listeners.FORMAT`."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         is_new = descriptor is None
