@@ -28,8 +28,14 @@ import psutil
 import psycopg
 import uvloop
 
-from controlplane.proxy.directory.interface import ComputeAddress, PeerHost, RoleIdentity, Route
-from controlplane.proxy.directory.traffic import Tally, Traffic
+from controlplane.proxy.directory.interface import (
+    ComputeAddress,
+    PeerHost,
+    RoleIdentity,
+    Route,
+    Tally,
+    Traffic,
+)
 from controlplane.proxy.listeners import Handover, open_listeners
 from controlplane.proxy.processes import run_processes
 from controlplane.proxy.server import Proxy

@@ -15,7 +15,7 @@ from controlplane.models import Account, Branch, Endpoint, Host, Meter, Plan, Pr
 from controlplane.models.consumed import next_period, period_of, previous_period
 from controlplane.operations.usage_retention import forget_usage
 from controlplane.proxy.directory.control_database import ControlDatabase
-from controlplane.proxy.directory.traffic import Traffic
+from controlplane.proxy.directory.interface import Traffic
 from controlplane.proxy.directory.usage_reports import TrafficReports
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.services.branches import get_branch

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.directory.interface import Tally
 from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
 from controlplane.proxy.pooling.statement_refusal import StatementRefusal

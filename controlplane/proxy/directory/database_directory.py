@@ -18,11 +18,9 @@ from controlplane.models.connecting import ServedHost, find_waited_for
 from controlplane.operations.actions import MAKES_BRANCH
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.directory.cache import EndpointCache
-from controlplane.proxy.directory.changes import ChangeListener
+from controlplane.proxy.directory.changes import ChangeListener, ComputeStates
 from controlplane.proxy.directory.compute_logins import ComputeLogins
-from controlplane.proxy.directory.compute_runs import ComputeRunWatcher
-from controlplane.proxy.directory.compute_states import ComputeStates
-from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.control_database import ControlDatabase, ServiceCalls
 from controlplane.proxy.directory.host_calls import HostCalls
 from controlplane.proxy.directory.interface import (
     Clients,
@@ -30,13 +28,13 @@ from controlplane.proxy.directory.interface import (
     PeerHost,
     RoleIdentity,
     Route,
+    Tally,
+    Traffic,
 )
 from controlplane.proxy.directory.peer_hosts import PeerHosts
 from controlplane.proxy.directory.route_lookup import RouteLookup
-from controlplane.proxy.directory.service_calls import ServiceCalls
-from controlplane.proxy.directory.traffic import Tally, Traffic
 from controlplane.proxy.directory.usage_reports import ActivityReports, Problems, TrafficReports
-from controlplane.proxy.directory.waking import Waker
+from controlplane.proxy.directory.waking import ComputeRunWatcher, Waker
 from controlplane.proxy.wire.errors import ENDED, ControlPlaneUnavailable, HostUnavailable
 
 log = logging.getLogger(__name__)
@@ -56,7 +54,8 @@ _LAST_WRITE_TIMEOUT = 2.0
 
 
 class DatabaseDirectory:
-    """See `interface.Directory`. `run` must be running for as long as the directory is used."""
+    """Implements `interface.Directory`, which describes the methods. `run` must be running for as
+    long as the directory is used."""
 
     def __init__(
         self,
@@ -140,13 +139,11 @@ class DatabaseDirectory:
         await self._changes.are_received.wait()
 
     def counting(self, endpoint_id: str) -> AbstractContextManager[Tally]:
-        """See `Directory.counting`."""
         return self._traffic.counting(endpoint_id, self._changes.branch_of(endpoint_id))
 
     def note_refusal(
         self, route: Route | None, role: str, *, address: str, is_outside: bool = False
     ) -> None:
-        """See `Directory.note_refusal`."""
         kind = EventType.CONNECTION_NOT_ALLOWED if is_outside else EventType.CONNECTION_REFUSED
         if route is None:
             refusals.note(Refusal(kind, address=address))
@@ -172,27 +169,21 @@ class DatabaseDirectory:
         return route
 
     async def route_of_any_role(self, endpoint_id: str) -> Route | None:
-        """See `Directory.route_of_any_role`."""
         return await self._routes.of_any_role(endpoint_id)
 
     def peers(self) -> Mapping[str, PeerHost]:
-        """See `Directory.peers`."""
         return self._peers.known
 
     async def read_peers(self) -> None:
-        """See `Directory.read_peers`."""
         await self._peers.read()
 
     async def open_receiver(self) -> socket.socket | None:
-        """See `Directory.open_receiver`."""
         return await self._opened("open_receiver")
 
     async def open_log_source(self, receiver_id: str, host_id: str) -> socket.socket | None:
-        """See `Directory.open_log_source`."""
         return await self._opened("open_log_source", receiver_id, host_id)
 
     async def end_log_source(self, receiver_id: str) -> None:
-        """See `Directory.end_log_source`."""
         try:
             await asyncio.to_thread(self._host.call, "take_out_ended", receiver_id)
         except (OSError, LockTimeout, DatabaseError, ControlPlaneUnavailable) as error:
@@ -208,7 +199,6 @@ class DatabaseDirectory:
         return None if descriptor is None else socket.socket(fileno=descriptor)
 
     def lookup_time(self) -> float:
-        """See `Directory.lookup_time`."""
         return self._routes.lookups.usual
 
     async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
@@ -231,7 +221,6 @@ class DatabaseDirectory:
         return await self._retry_through_restart(wake)
 
     async def waited_for(self, endpoint_id: str) -> tuple[str, bool]:
-        """See `Directory.waited_for`."""
         with contextlib.suppress(ControlPlaneUnavailable):
             ask = partial(find_waited_for, endpoint_id=endpoint_id)
             if found := await self._database.ask(ask):

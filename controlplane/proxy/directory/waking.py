@@ -1,10 +1,13 @@
-"""Has computes started, and poolers beside them, for waiting clients."""
+"""Has computes started, and poolers beside them, for waiting clients. And notices at once when a
+compute with pooled clients has died: its pooler keeps running and accepts queries that no compute
+will answer."""
 
 import asyncio
 import contextlib
 import logging
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,13 +17,10 @@ from controlplane.compute.pooler import PoolerUnavailable, pooler_socket
 from controlplane.compute.session import socket_dir
 from controlplane.models import Action, Operation
 from controlplane.models.connecting import find_failure
-from controlplane.proxy.directory.changes import ChangeListener
-from controlplane.proxy.directory.compute_runs import ComputeRun, ComputeRunWatcher
-from controlplane.proxy.directory.compute_states import ComputeState, ComputeStates
-from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.changes import ChangeListener, ComputeState, ComputeStates
+from controlplane.proxy.directory.control_database import ControlDatabase, ServiceCalls
 from controlplane.proxy.directory.host_calls import ComputeStopped, HostCalls
-from controlplane.proxy.directory.interface import ComputeAddress, ComputeStart
-from controlplane.proxy.directory.service_calls import ServiceCalls
+from controlplane.proxy.directory.interface import ComputeAddress, ComputeRun, ComputeStart
 from controlplane.proxy.wire.errors import (
     DisabledEndpointRefused,
     HostUnavailable,
@@ -41,6 +41,51 @@ _ASK_TIMEOUT = 4.0
 _POOLER_TIMEOUT, _POOLER_RETRY_DELAY = 16.0, 0.05
 _DEATH_NOTICE_TIMEOUT = 10.0
 _LOOK_TIMEOUT = 5.0
+
+
+class ComputeRunWatcher:
+    """Must be used within one event loop. `ended` is called with the id of each endpoint whose run
+    has ended."""
+
+    def __init__(self, ended: Callable[[str], None]) -> None:
+        self._ended = ended
+        self._by_endpoint: dict[str, ComputeRun] = {}
+
+    def of(self, endpoint_id: str, run: str | None) -> ComputeRun | None:
+        """Returns the endpoint's run, if it is watched."""
+        watched = self._by_endpoint.get(endpoint_id)
+        return watched if watched is not None and watched.run == run else None
+
+    def watch(self, endpoint_id: str, run: str, descriptor: int) -> ComputeRun:
+        """Watches the endpoint's run, given a descriptor from `compute.open_run`, which is closed
+        with it. Returns the run."""
+        if known := self.of(endpoint_id, run):
+            # Another client's call was faster.
+            os.close(descriptor)
+            return known
+        if watched := self._by_endpoint.get(endpoint_id):
+            self._forget(endpoint_id, watched)
+        watched = self._by_endpoint[endpoint_id] = ComputeRun(run, descriptor)
+        asyncio.get_running_loop().add_reader(descriptor, self._end, endpoint_id, watched)
+        return watched
+
+    def forget_pooler(self, endpoint_id: str) -> None:
+        """Forgets that the endpoint's compute has a pooler, which may have died."""
+        if watched := self._by_endpoint.get(endpoint_id):
+            watched.pooler_version = None
+
+    def close(self) -> None:
+        for endpoint_id, watched in list(self._by_endpoint.items()):
+            self._forget(endpoint_id, watched)
+
+    def _end(self, endpoint_id: str, watched: ComputeRun) -> None:
+        self._forget(endpoint_id, watched)
+        self._ended(endpoint_id)
+
+    def _forget(self, endpoint_id: str, watched: ComputeRun) -> None:
+        asyncio.get_running_loop().remove_reader(watched.descriptor)
+        watched.close()
+        del self._by_endpoint[endpoint_id]
 
 
 class Waker:

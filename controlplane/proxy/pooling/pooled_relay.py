@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from controlplane.proxy.directory.compute_runs import ComputeRun
-from controlplane.proxy.directory.traffic import RECEIVED, Tally
+from controlplane.proxy.directory.interface import RECEIVED, ComputeRun, Tally
 from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.pooling.statement_refusal import StatementRefusal
 from controlplane.proxy.relaying.compute import POOLER_ERROR_STATE

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from controlplane.compute.accounts import is_served_by
-from controlplane.proxy.directory.interface import ComputeAddress
-from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.directory.interface import ComputeAddress, Tally
 from controlplane.proxy.relaying.relay import FirstAnswer
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
@@ -229,16 +228,13 @@ class Client(AdmittedClient, Protocol[Relay]):
 
     def attach(self, connection: ComputeConnection, relay: Relay) -> None:
         """Records that the client is joined to this connection by this relay."""
-        ...
 
     def first_answer(self) -> FirstAnswer | None:
         """Returns what has to be told of the next answer, for a client whose compute was woken;
         otherwise None."""
-        ...
 
     def detach(self) -> None:
         """Records that the client is joined to no compute. It may be joined again."""
-        ...
 
 
 async def wait_for_input(client: Channel, *, is_within: bool = False) -> bool:

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 
-from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.directory.interface import Tally
 from controlplane.proxy.relaying import compute
 from controlplane.proxy.relaying.compute import (
     TEMPORARY_STATES,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from controlplane.proxy.directory.traffic import RECEIVED, Tally
+from controlplane.proxy.directory.interface import RECEIVED, Tally
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
 from controlplane.proxy.wire.errors import ENDED, AdministratorShutdown

@@ -15,8 +15,7 @@ from typing import TypeVar
 from controlplane.logs import context
 from controlplane.metrics import figures
 from controlplane.proxy.authentication import scram
-from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route
-from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route, Tally
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http import websocket
 from controlplane.proxy.over_http.connection import HttpConnection
@@ -240,7 +239,7 @@ class Session:
             self.park(self._must_park)
 
     def first_answer(self) -> FirstAnswer | None:
-        """See `relaying.client.Client`."""
+        """See `relaying.compute.Client`."""
         wake, login, self._login = self.wake, self._login, None
         if wake.start is None:
             return None

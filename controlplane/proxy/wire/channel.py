@@ -46,11 +46,9 @@ class Framing(Protocol):
 
     def take_ahead(self) -> bytes:
         """Returns what has been received and not been asked for."""
-        ...
 
     def end(self) -> None:
         """Tells the peer that nothing more will come, as far as that can be sent at once."""
-        ...
 
 
 class Channel:

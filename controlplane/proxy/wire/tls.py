@@ -33,25 +33,20 @@ class TlsIdentity(Protocol):
     @property
     def context(self) -> ssl.SSLContext:
         """The context for the next handshake. Its sockets are ClientTlsSockets."""
-        ...
 
     @property
     def authority_pem(self) -> str:
         """Perch's authority, which clients are to trust; "" with an operator's certificate."""
-        ...
 
     def problem(self) -> tuple[str, str] | None:
         """What an operator must know: the name of a problem, and words. None if there is none."""
-        ...
 
     def expires(self) -> tuple[str, datetime]:
         """What ends first without somebody who renews it, and when: ("operator", …) for the
         operator's certificate, ("authority", …) for Perch's own authority."""
-        ...
 
     def note_authenticated(self, server_name: str | None) -> None:
         """Notes that a client that asked for this name (SNI) has authenticated."""
-        ...
 
 
 class ClientTls(Protocol):
