@@ -24,6 +24,12 @@ ODD = [
 ]
 
 
+def fits(text: str, password: str) -> bool:
+    verifier = parse_verifier(text)
+    assert verifier is not None
+    return check_password(verifier, password.encode())
+
+
 @pytest.mark.parametrize("password", ODD)
 def test_a_verifier_made_by_postgres_accepts_only_its_password(
     postgres: BarePostgres, password: str
@@ -32,10 +38,9 @@ def test_a_verifier_made_by_postgres_accepts_only_its_password(
         verifier = connection.pgconn.encrypt_password(
             password.encode(), b"alice", b"scram-sha-256"
         ).decode()
-    assert check_password(verifier, password)
-    assert check_password(parse_verifier(verifier), password.encode())
+    assert fits(verifier, password)
     for other in (password + "x", password[:-1], "", password.upper() + "ß"):
-        assert not check_password(verifier, other)
+        assert not fits(verifier, other)
 
 
 def test_a_verifier_computed_by_the_server(postgres: BarePostgres) -> None:
@@ -43,19 +48,17 @@ def test_a_verifier_computed_by_the_server(postgres: BarePostgres) -> None:
         connection.execute("SET scram_iterations = 10000")
         connection.execute("CREATE ROLE hashed LOGIN PASSWORD 'it''s secret'")
     ((verifier,),) = postgres.execute("SELECT rolpassword FROM pg_authid WHERE rolname = 'hashed'")
-    assert check_password(verifier, "it's secret")
-    assert not check_password(verifier, "its secret")
+    assert fits(verifier, "it's secret")
+    assert not fits(verifier, "its secret")
 
 
-def test_an_invalid_verifier_accepts_no_password() -> None:
-    for verifier in (None, "", "md5aabbcc", "SCRAM-SHA-256$x"):
-        assert not check_password(verifier, "secret")
-    assert not check_password(mock_verifier("ep/alice", b"key"), "secret")
+def test_a_mock_accepts_no_password() -> None:
+    assert not check_password(mock_verifier("ep/alice", b"key"), b"secret")
 
 
 def test_a_verifier_with_too_many_iterations_is_not_tried() -> None:
     keys = base64.b64encode(bytes(32)).decode()
     costly = f"SCRAM-SHA-256${MAX_ITERATIONS * 1000}:c2FsdA==${keys}:{keys}"
     began = time.monotonic()
-    assert not check_password(costly, "secret")
+    assert not fits(costly, "secret")
     assert time.monotonic() - began < 0.5

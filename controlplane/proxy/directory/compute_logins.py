@@ -219,8 +219,9 @@ class ComputeLogins:
 
     async def _call_synchronize(self, endpoint_id: str) -> bool:
         try:
-            import_catalog = partial(self._host.call, "import_catalog")
-            await self._calls.call(import_catalog, endpoint_id, within=_SYNC_TIMEOUT)
+            await self._calls.call(
+                self._host.call, "import_catalog", endpoint_id, within=_SYNC_TIMEOUT
+            )
         except Exception as error:
             # An error of the compute or the database; the next look tries again.
             log.warning(

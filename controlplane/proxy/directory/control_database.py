@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import psycopg
@@ -52,12 +51,7 @@ class StallDetector:
         self._expect()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._next.cancel()
 
     def has_stalled(self) -> bool:
@@ -224,9 +218,7 @@ class ServiceCalls:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_MAX_CONCURRENT_CALLS, thread_name_prefix="service")
 
-    async def call(
-        self, function: Callable[[str], Answer], argument: str, *, within: float
-    ) -> Answer:
+    async def call(self, function: Callable[..., Answer], *arguments: str, within: float) -> Answer:
         """Returns what the function returns, if it does so `within` so many seconds.
 
         No timeout of a database connection helps against a server that hangs on a unix socket, so
@@ -238,7 +230,7 @@ class ServiceCalls:
         """
         loop = asyncio.get_running_loop()
         # With the context, so that log lines and operations of the call carry the client's id.
-        run = partial(copy_context().run, _freeing, function, argument)
+        run = partial(copy_context().run, _freeing, function, *arguments)
         called = loop.run_in_executor(self._threads, run)
         try:
             while True:
@@ -257,10 +249,10 @@ class ServiceCalls:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _freeing(function: Callable[[str], Answer], argument: str) -> Answer:
+def _freeing(function: Callable[..., Answer], *arguments: str) -> Answer:
     """Calls the function, then returns this thread's database connection to the pool."""
     try:
-        return function(argument)
+        return function(*arguments)
     except (OperationalError, InterfaceError) as error:
         raise ControlPlaneUnavailable from error
     finally:

@@ -105,7 +105,7 @@ class DatabaseDirectory:
             with contextlib.suppress(ControlPlaneUnavailable):
                 await self._traffic_reports.report()
             with contextlib.suppress(ControlPlaneUnavailable):
-                await self._calls.call(_write_refusals, "", within=_LAST_WRITE_TIMEOUT)
+                await self._calls.call(refusals.close, within=_LAST_WRITE_TIMEOUT)
             self._calls.close()
             self._waker.close()
             self._compute_runs.close()
@@ -229,7 +229,3 @@ class DatabaseDirectory:
                     return f"its branch {branch_id} is not ready yet, {action} still runs", True
                 return f"it waits for the operation {action}", False
         return "", False
-
-
-def _write_refusals(_: str) -> None:
-    refusals.close()

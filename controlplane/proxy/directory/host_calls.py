@@ -66,10 +66,6 @@ def _start_pooler(endpoint_id: str, branch_id: str) -> Version:
         return ensure_pooler(branch_id, directory, roles=roles)
 
 
-def _open_run(endpoint_id: str, branch_id: str) -> int | None:
-    return compute.open_run(branch_id, endpoint_id)
-
-
 def _open_log() -> int:
     """The log, which the supervisor of `up` does not write any more. This process writes to it
     too."""
@@ -97,7 +93,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "take_out_ended": lost_receivers.closing(lost_receivers.take_out_ended),
     "check_secret_key": refuse_other_key,
     # These return a descriptor, which the caller closes.
-    "open_run": _open_run,
+    "open_run": compute.open_run,
     "open_log": _open_log,
     "open_receiver": connect_to_receiver,
     "open_log_source": log_receivers.connect_to_source,

@@ -218,16 +218,15 @@ class Waker:
         """Returns what a function of CALLS finds, which takes no time in this process."""
         if self._host.is_here:
             return self._host.call(name, *arguments)
-        *others, last = arguments
-        call = partial(self._host.call, name, *others)
-        return await self._calls.call(call, last, within=_LOOK_TIMEOUT)
+        return await self._calls.call(self._host.call, name, *arguments, within=_LOOK_TIMEOUT)
 
     async def _check_compute(self, endpoint_id: str) -> ComputeState:
         """Returns the endpoint's state after its compute, which did not answer, was checked."""
         self._compute_runs.forget_pooler(endpoint_id)
         try:
-            notice = partial(self._host.call, "notice_death")
-            await self._calls.call(notice, endpoint_id, within=_DEATH_NOTICE_TIMEOUT)
+            await self._calls.call(
+                self._host.call, "notice_death", endpoint_id, within=_DEATH_NOTICE_TIMEOUT
+            )
         except LockTimeout:
             log.info(
                 "compute does not answer, and its branch is locked", extra={"endpoint": endpoint_id}
@@ -248,9 +247,9 @@ class Waker:
         compute_run = await self._watched(endpoint_id, state.branch_id, run)
         version = compute_run.pooler_version if compute_run is not None else None
         if version is None:
-            start = partial(self._host.call, "start_pooler", endpoint_id)
+            call = partial(self._host.call, "start_pooler", endpoint_id, state.branch_id)
             try:
-                found = await self._calls.call(start, state.branch_id, within=_POOLER_TIMEOUT)
+                found = await self._calls.call(call, within=_POOLER_TIMEOUT)
                 version = (found[0], found[1])
             except (PoolerUnavailable, LockTimeout) as error:
                 raise WakeFailed(str(error)) from error
@@ -263,5 +262,5 @@ class Waker:
         the compute does not run for this endpoint any more, or the kernel cannot report its end."""
         if watched := self._compute_runs.of(endpoint_id, run):
             return watched
-        descriptor = await self._look_up("open_run", endpoint_id, branch_id)
+        descriptor = await self._look_up("open_run", branch_id, endpoint_id)
         return descriptor and self._compute_runs.watch(endpoint_id, run, descriptor)

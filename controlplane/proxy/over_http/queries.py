@@ -239,7 +239,7 @@ class Queries:
             return address, await self.pool.take(key, address, open_one)
 
         with _abandoned_on_disconnect(caller):
-            await self.pool.enter(key, within=self._settings.wake_timeout)
+            places = await self.pool.enter(key, within=self._settings.wake_timeout)
         try:
             address, session = await caller.connect_to_compute(
                 destination, connect, discard=lambda unwanted: unwanted[1].close()
@@ -250,7 +250,7 @@ class Queries:
             finally:
                 self.pool.give_back(key, address, session)
         finally:
-            self.pool.leave(key)
+            places.release()
 
     async def _run_pooled(
         self,

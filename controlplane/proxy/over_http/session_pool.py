@@ -2,9 +2,10 @@
 process, which is more than most requests cost."""
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from controlplane.proxy.authentication.scram import Verifier
 from controlplane.proxy.directory.interface import ComputeAddress
@@ -43,14 +44,6 @@ class SessionKey:
 
 
 @dataclass(eq=False, slots=True)
-class _Place:
-    """The places of one key."""
-
-    taken: int = 0
-    waiting: deque["asyncio.Future[None]"] = field(default_factory=deque)
-
-
-@dataclass(eq=False, slots=True)
 class _Idle:
     key: SessionKey
     address: ComputeAddress
@@ -63,7 +56,7 @@ class SessionPool:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._places: dict[SessionKey, _Place] = {}
+        self._places: WeakValueDictionary[SessionKey, asyncio.Semaphore] = WeakValueDictionary()
         # The oldest first.
         self._idle: OrderedDict[ComputeSession, _Idle] = OrderedDict()
         self._idle_by_key: dict[tuple[SessionKey, ComputeAddress], list[_Idle]] = {}
@@ -72,37 +65,16 @@ class SessionPool:
         """Returns the number of idle sessions."""
         return len(self._idle)
 
-    async def enter(self, key: SessionKey, *, within: float) -> None:
-        """Waits up to `within` seconds for a place to use one session of the key, which `leave`
-        gives back. Raises SessionsTaken."""
-        place = self._places.setdefault(key, _Place())
-        if place.taken < MAX_SESSIONS:
-            place.taken += 1
-            return
-        turn = self._loop.create_future()
-        place.waiting.append(turn)
+    async def enter(self, key: SessionKey, *, within: float) -> asyncio.Semaphore:
+        """Waits up to `within` seconds for a place to use one session of the key. Returns the
+        key's places, whose `release` gives it back. Raises SessionsTaken."""
+        places = self._places.setdefault(key, asyncio.Semaphore(MAX_SESSIONS))
         try:
             async with asyncio.timeout(within):
-                await turn
-        except (TimeoutError, asyncio.CancelledError) as ending:
-            if turn.done() and not turn.cancelled():
-                # The place had been given to this request already.
-                self.leave(key)
-            if isinstance(ending, TimeoutError):
-                raise SessionsTaken from None
-            raise
-
-    def leave(self, key: SessionKey) -> None:
-        place = self._places[key]
-        while place.waiting:
-            turn = place.waiting.popleft()
-            if not turn.done():
-                # The place passes on directly, so no other request can take it in between.
-                turn.set_result(None)
-                return
-        place.taken -= 1
-        if not place.taken:
-            del self._places[key]
+                await places.acquire()
+        except TimeoutError:
+            raise SessionsTaken from None
+        return places
 
     async def take(
         self,

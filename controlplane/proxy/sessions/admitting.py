@@ -213,12 +213,8 @@ async def _authenticate(
 
 def _refuse_plain(proxy: ProxyContext, client: "Session") -> None:
     """Raises InsecureConnection if the client may not connect without TLS, but does."""
-    if client.tls is None and not _may_be_plain(proxy, client):
-        raise InsecureConnection
-
-
-def _may_be_plain(proxy: ProxyContext, client: "Session") -> bool:
     allowed = proxy.settings.plain_connections
-    if allowed is PlainConnections.LOOPBACK:
-        return is_loopback(client.client_address)
-    return allowed is PlainConnections.ALWAYS
+    if client.tls is not None or allowed is PlainConnections.ALWAYS:
+        return
+    if allowed is PlainConnections.NEVER or not is_loopback(client.client_address):
+        raise InsecureConnection

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from controlplane.proxy.authentication.passwords import PasswordChecks
-from controlplane.proxy.directory.interface import ComputeAddress, Directory, RoleIdentity
+from controlplane.proxy.directory.interface import Client, ComputeAddress, Directory
 from controlplane.proxy.limits.connection_limits import (
     Admission,
     ConnectionCounts,
@@ -38,7 +38,7 @@ _LONG_SECRET_BYTES = 32
 _FORWARD_TIMEOUT = 10.0
 
 
-class Connected(Protocol):
+class Connected(Client, Protocol):
     """What `ConnectedSessions` and its callers need of a session; see `session.Session`."""
 
     client_address: str
@@ -47,9 +47,6 @@ class Connected(Protocol):
     # None until the client is joined to its compute.
     key: CancelKey | None
     task: "asyncio.Task[None]"
-    role: str
-    identity: RoleIdentity
-    is_parked: bool
 
     @property
     def state(self) -> str: ...
@@ -57,8 +54,6 @@ class Connected(Protocol):
     def abandon(self) -> None: ...
     def interrupt(self, error: ProxyError) -> None: ...
     def park(self, because: str) -> None: ...
-    def confirm_again(self) -> bool: ...
-    def end_login(self, reason: str) -> None: ...
     async def cancel_query(self) -> None: ...
 
 
