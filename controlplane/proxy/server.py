@@ -59,14 +59,8 @@ class Proxy:
         """Without a `peer_certificate`, clients of endpoints on other hosts are refused."""
         self._loop = asyncio.get_running_loop()
         self._settings = settings
-        self.sessions = ConnectedSessions(
-            max_pending=settings.max_pending,
-            limits=settings.limits,
-            siblings=settings.siblings,
-            host_id=settings.host_id,
-        )
+        self.sessions = ConnectedSessions(settings)
         self._readiness = Readiness(self._loop)
-        self._wakes = SharedWakes(directory)
         self._passwords = PasswordChecks()
         self.queries = Queries(self._readiness, self._passwords, settings)
         self._context = ProxyContext(
@@ -75,7 +69,7 @@ class Proxy:
             readiness=self._readiness,
             sessions=self.sessions,
             directory=directory,
-            wakes=self._wakes,
+            wakes=SharedWakes(directory),
             failure_pace=FailurePace(self._loop.time),
             opening=OpeningSessions(),
             passwords=self._passwords,
@@ -112,7 +106,7 @@ class Proxy:
     def drop(self, endpoint_id: str, because: str) -> int:
         """Ends the endpoint's connections with 57P01 and the reason. Returns how many there
         were."""
-        self._wakes.discard(endpoint_id)
+        self._context.wakes.discard(endpoint_id)
         self.queries.pool.drop(endpoint_id)
         sessions = self.sessions.of_endpoint(endpoint_id)
         for session in sessions:

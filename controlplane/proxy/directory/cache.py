@@ -101,10 +101,6 @@ class EndpointCache(Generic[Entry]):
         self._temporary.drop(endpoint_id)
         self._mark_outdated(endpoint_id)
 
-    def knows(self, endpoint_id: str, name: str) -> bool:
-        """True if `read` would not ask the database."""
-        return self._is_tracking and self._find(endpoint_id, name) is not None
-
     def any_of(self, endpoint_id: str) -> Entry:
         """Returns an entry of the endpoint that `read` would return. Raises LookupError if there is
         none."""

@@ -12,6 +12,7 @@ from ipaddress import IPv6Address
 from typing import Protocol
 
 from controlplane.address_ranges import parse_address
+from controlplane.proxy.wire.readiness import resolve
 
 # A user of one address in such a network usually has all of them.
 _IPV6_NETWORK_BITS = 64
@@ -161,10 +162,5 @@ def answer_due(loop: asyncio.AbstractEventLoop, lookup_time: float) -> "asyncio.
     was in memory. The caller awaits it after the lookup, so all names wait by the same clock."""
     bounded = min(max(lookup_time, _MIN_LOOKUP_SECONDS), _MAX_LOOKUP_SECONDS)
     due = loop.create_future()
-    loop.call_later(math.ceil(bounded / _TICK) * _TICK + _TICK, _resolve, due)
+    loop.call_later(math.ceil(bounded / _TICK) * _TICK + _TICK, resolve, due)
     return due
-
-
-def _resolve(due: "asyncio.Future[None]") -> None:
-    if not due.done():
-        due.set_result(None)

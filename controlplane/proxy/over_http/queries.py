@@ -5,7 +5,6 @@ import functools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from controlplane.metrics import figures
@@ -104,16 +103,10 @@ def _abandoned_on_disconnect(caller: Caller) -> Iterator[None]:
         caller.channel.unwatch()
 
 
-@dataclass(frozen=True, slots=True)
-class _ParsedBatch:
-    batch: Batch
-    # The batch as messages to Postgres.
-    wire: bytes
-
-
-def _read(headers: Mapping[str, str], body: bytes) -> _ParsedBatch:
+def _read(headers: Mapping[str, str], body: bytes) -> tuple[Batch, bytes]:
+    """Returns the batch, and the batch as messages to Postgres. Raises RequestRefused."""
     batch = read_batch(headers, body)
-    return _ParsedBatch(batch, batch_messages(batch))
+    return batch, batch_messages(batch)
 
 
 class Queries:
@@ -176,9 +169,9 @@ class Queries:
         assert caller.admission is not None
         memory.account_id = caller.admission.account_id
         try:
-            statements = await self._read(request.headers, await body(memory))
-            results = await self._run(caller, destination, verifier, statements, memory.grow)
-            headers = echoed(request.headers) if statements.batch.begin is not None else []
+            parsed = await self._read(request.headers, await body(memory))
+            results = await self._run(caller, destination, verifier, parsed, memory.grow)
+            headers = echoed(request.headers) if results.is_batch else []
             answer = Response(200, results.body(), headers)
             with caller.counting() as sent:
                 sent.bytes += len(answer.body)
@@ -214,7 +207,7 @@ class Queries:
                 caller.dismiss()
         return Response(answer.status, answer.body, answer.headers)
 
-    async def _read(self, headers: Mapping[str, str], body: bytes) -> _ParsedBatch:
+    async def _read(self, headers: Mapping[str, str], body: bytes) -> tuple[Batch, bytes]:
         if len(body) <= SMALL_BODY_BYTES:
             return _read(headers, body)
         loop = self._readiness.loop
@@ -225,7 +218,7 @@ class Queries:
         caller: Caller,
         destination: Destination,
         verifier: Verifier,
-        parsed: _ParsedBatch,
+        parsed: tuple[Batch, bytes],
         grow: Callable[[int], None],
     ) -> Results:
         key = SessionKey(
@@ -246,7 +239,7 @@ class Queries:
             )
             try:
                 with _abandoned_on_disconnect(caller):
-                    return await session.run(parsed.batch, parsed.wire, clean=True, grow=grow)
+                    return await session.run(*parsed, clean=True, grow=grow)
             finally:
                 self.pool.give_back(key, address, session)
         finally:
@@ -256,7 +249,7 @@ class Queries:
         self,
         caller: Caller,
         destination: Destination,
-        parsed: _ParsedBatch,
+        parsed: tuple[Batch, bytes],
         grow: Callable[[int], None],
     ) -> Results:
         """Runs the batch through the endpoint's PgBouncer, which keeps the sessions and limits
@@ -270,7 +263,7 @@ class Queries:
         )
         try:
             with _abandoned_on_disconnect(caller):
-                return await session.run(parsed.batch, parsed.wire, clean=False, grow=grow)
+                return await session.run(*parsed, clean=False, grow=grow)
         finally:
             session.close()
 

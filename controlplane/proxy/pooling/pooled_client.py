@@ -91,10 +91,8 @@ class PooledClient:
         with self._client.counting() as sent:
             relay = PooledRelay(
                 self._client.channel,
-                connection.channel,
+                connection,
                 self._conversation,
-                compute_run=connection.address.compute_run,
-                is_elsewhere=connection.address.elsewhere is not None,
                 refusal=self._refusal,
                 readiness=self._readiness,
                 sent=sent,

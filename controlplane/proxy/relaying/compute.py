@@ -64,6 +64,11 @@ class ComputeConnection:
     greeting_before_key: bytes
     greeting_after_key: bytes
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if the compute is on another host."""
+        return self.address.elsewhere is not None
+
     def greeting(self, key: CancelKey) -> bytes:
         key_message = messages.backend_key_data(key.pid, key.secret)
         return self.greeting_before_key + key_message + self.greeting_after_key

@@ -25,7 +25,6 @@ from controlplane.proxy.wire.readiness import Readiness
 
 # Postgres may read a longer request in parts, and answer some of it before it has read the rest.
 _MAX_KEPT_BYTES = 8192
-_MAX_FINAL_MESSAGE_BYTES = 8192
 _ERROR = b"E"
 
 
@@ -41,22 +40,20 @@ class FirstExchange:
     def __init__(
         self,
         client: Channel,
-        compute: Channel,
+        connection: ComputeConnection,
         *,
         readiness: Readiness,
         sent: Tally,
         parked: Callable[[], None],
-        is_elsewhere: bool = False,
         first_answer: FirstAnswer | None = None,
     ) -> None:
-        """`is_elsewhere` says that the compute is on another host."""
         self.done: asyncio.Future[bytes | None] = readiness.loop.create_future()
         self._client = client
-        self._compute = compute
+        self._compute = connection.channel
         self._readiness = readiness
         self._sent = sent
         self._parked = parked
-        self._is_elsewhere = is_elsewhere
+        self._is_elsewhere = connection.is_elsewhere
         self._first_answer = first_answer
         self._is_over = False
         self._because = ""
@@ -197,10 +194,10 @@ class FirstExchange:
 
 def _may_be_final_message(answer: bytes) -> bool:
     """True if the answer so far is nothing but an error of a compute that stops."""
-    if not answer.startswith(_ERROR) or len(answer) >= _MAX_FINAL_MESSAGE_BYTES:
+    if not answer.startswith(_ERROR) or len(answer) >= messages.MAX_ERROR_BYTES:
         return False
     try:
-        for _, start, end in messages.complete_messages(answer, limit=_MAX_FINAL_MESSAGE_BYTES):
+        for _, start, end in messages.complete_messages(answer, limit=messages.MAX_ERROR_BYTES):
             sqlstate = messages.error_sqlstate(answer[start:end])
             return end == len(answer) and sqlstate in TEMPORARY_STATES
     except messages.MalformedMessage:
@@ -242,11 +239,10 @@ class DirectClient:
         with self._client.counting() as sent:
             exchange = FirstExchange(
                 self._client.channel,
-                connection.channel,
+                connection,
                 readiness=self._readiness,
                 sent=sent,
                 parked=self._client.detach,
-                is_elsewhere=connection.address.elsewhere is not None,
                 first_answer=self._client.first_answer(),
             )
             try:

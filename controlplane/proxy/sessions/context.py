@@ -14,7 +14,6 @@ from controlplane.proxy.directory.interface import Client, ComputeAddress, Direc
 from controlplane.proxy.limits.connection_limits import (
     Admission,
     ConnectionCounts,
-    ConnectionLimits,
     OpeningSessions,
 )
 from controlplane.proxy.limits.pending_clients import FailurePace, PendingClients
@@ -58,23 +57,16 @@ class Connected(Client, Protocol):
 
 
 class ConnectedSessions:
-    """The sessions of all connected clients: those that have not authenticated, of which there may
-    be `max_pending`, those of each endpoint, and the cancel key of each."""
+    """The sessions of all connected clients: those that have not authenticated, those of each
+    endpoint, and the cancel key of each."""
 
-    def __init__(
-        self,
-        *,
-        max_pending: int,
-        limits: ConnectionLimits,
-        siblings: Siblings | None,
-        host_id: str = "",
-    ) -> None:
-        self._siblings = siblings
-        self._host_id = host_id
+    def __init__(self, settings: ProxySettings) -> None:
+        self._siblings = siblings = settings.siblings
+        self._host_id = settings.host_id
         self.shared = siblings.counts.of(siblings.number) if siblings else None
-        self._counts = ConnectionCounts(limits, self.shared)
+        self._counts = ConnectionCounts(settings.limits, self.shared)
         self._all: set[Connected] = set()
-        self._pending = PendingClients(max_pending)
+        self._pending = PendingClients(settings.max_pending)
         self._by_endpoint: dict[str, set[Connected]] = {}
         self._by_pid: dict[int, tuple[bytes, Connected]] = {}
         # True if this process accepts no further clients, because another generation does.

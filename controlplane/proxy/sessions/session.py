@@ -28,10 +28,9 @@ from controlplane.proxy.relaying import compute
 from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection
 from controlplane.proxy.relaying.direct import DirectClient, FirstExchange
 from controlplane.proxy.relaying.relay import FirstAnswer, Relay
-from controlplane.proxy.sessions.admitting import admit, admit_postgres
+from controlplane.proxy.sessions.admitting import admit, admit_postgres, read_request
 from controlplane.proxy.sessions.connecting import Connecting
 from controlplane.proxy.sessions.context import ProxyContext
-from controlplane.proxy.sessions.origins import read_request
 from controlplane.proxy.sessions.passing_on import (
     begin_passing_on,
     cancel,

@@ -136,15 +136,12 @@ class Wake:
             "connected": self.connected_at - running,
         }
 
-    def fields(self, login: LoginTimes | None = None) -> dict[str, float | str]:
+    def fields(self, login: LoginTimes) -> dict[str, float | str]:
         """For a line of the log: the parts in milliseconds, and the start's operation."""
-        parts = login.parts() if login else {}
         if self.start is None:
-            return _milliseconds(parts)
-        return {
-            **_milliseconds({**parts, **self.parts()}),
-            "operation": self.start.operation,
-        }
+            return _milliseconds(login.parts())
+        parts = {**login.parts(), **self.parts()}
+        return {**_milliseconds(parts), "operation": self.start.operation}
 
     def succeeded(self) -> None:
         """Notes that the client has a session in its compute."""

@@ -14,7 +14,7 @@ CANCEL_REQUEST_CODE = 80877102
 # The start of the message that ends every complete answer of the server.
 READY_FOR_QUERY_PREFIX = b"Z\x00\x00\x00\x05"
 READY_FOR_QUERY_SIZE = 6
-# The most bytes of an ErrorResponse's payload that are read for its words.
+# The most bytes of an ErrorResponse that are read for its words.
 MAX_ERROR_BYTES = 8192
 # Postgres's own limit on a message's length field.
 MAX_MESSAGE_BYTES = 0x3FFF_FFFF + 4
