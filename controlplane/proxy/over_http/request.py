@@ -133,14 +133,22 @@ class StatementFailed(ProxyError):
 def error_response(error: ProxyError) -> Response:
     """Returns the error as the answer for clients."""
     if isinstance(error, StatementFailed):
-        return Response(400, _body(error.fields, statement=error.statement, notices=error.notices))
-    if isinstance(error, ComputeRefused):
-        return Response(400, _body(messages.error_fields(error.packet()[messages.HEADER_SIZE :])))
-    fields = {"S": "FATAL", "C": error.sqlstate, "M": str(error)}
-    if error.hint is not None:
-        fields["H"] = error.hint
-    is_retryable = error.sqlstate in _RETRYABLE_STATES
-    return Response(_status(error), _body(fields, retryable=is_retryable))
+        status, body = 400, named_fields(error.fields)
+        if error.statement is not None:
+            body["perch:statement"] = error.statement
+        if error.notices:
+            body["perch:notices"] = error.notices
+    elif isinstance(error, ComputeRefused):
+        payload = error.packet()[messages.HEADER_SIZE :]
+        status, body = 400, named_fields(messages.error_fields(payload))
+    else:
+        fields = {"S": "FATAL", "C": error.sqlstate, "M": str(error)}
+        if error.hint is not None:
+            fields["H"] = error.hint
+        status, body = _status(error), named_fields(fields)
+        if error.sqlstate in _RETRYABLE_STATES:
+            body["neon:retryable"] = True
+    return Response(status, json.dumps(body, ensure_ascii=False).encode(errors="replace"))
 
 
 def _status(error: ProxyError) -> int:
@@ -155,23 +163,6 @@ def named_fields(fields: Mapping[str, str]) -> dict[str, object]:
     """Returns the fields of an ErrorResponse or NoticeResponse by their names, None for those that
     it lacks."""
     return {name: fields.get(code) for code, name in FIELDS.items()}
-
-
-def _body(
-    fields: Mapping[str, str],
-    *,
-    retryable: bool = False,
-    statement: int | None = None,
-    notices: Sequence[Mapping[str, object]] = (),
-) -> bytes:
-    body = named_fields(fields)
-    if statement is not None:
-        body["perch:statement"] = statement
-    if notices:
-        body["perch:notices"] = notices
-    if retryable:
-        body["neon:retryable"] = True
-    return json.dumps(body, ensure_ascii=False).encode(errors="replace")
 
 
 class _TooManyValues(Exception):

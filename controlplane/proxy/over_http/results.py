@@ -50,11 +50,12 @@ class Results:
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self._is_one = batch.begin is None
+        # False for one statement on its own.
+        self.is_batch = batch.begin is not None
         self._statements = iter(batch.statements)
-        self._parts: list[bytes] = [] if self._is_one else [b'{"results":[']
+        self._parts: list[bytes] = [b'{"results":['] if self.is_batch else []
         # In a transaction, BEGIN is answered before the statements, and COMMIT after them.
-        self._statement: Statement | None = next(self._statements) if self._is_one else None
+        self._statement: Statement | None = None if self.is_batch else next(self._statements)
         self._fields: list[dict[str, object]] = []
         self._write_rows: Callable[[list[Row]], str] = _write_nothing
         self._rows: list[Row] = []
@@ -68,10 +69,6 @@ class Results:
         self.written = 0
         # How many statements have completed.
         self.ended = 0
-
-    @property
-    def is_batch(self) -> bool:
-        return not self._is_one
 
     def describe(self, buffer: bytearray, start: int) -> None:
         """Takes a RowDescription. Raises MalformedMessage."""
@@ -132,7 +129,7 @@ class Results:
 
     def body(self) -> bytes:
         """Returns the whole answer."""
-        return b"".join(self._parts if self._is_one else [*self._parts, b"]}"])
+        return b"".join([*self._parts, b"]}"] if self.is_batch else self._parts)
 
     def _open(self) -> None:
         if self._is_open or self._statement is None:

@@ -63,17 +63,14 @@ class PooledClient:
                 return
             awaits_answer = self._conversation.awaits_answer
             self._conversation.begin()
-            is_within = self._is_within(resendable)
+            # The client's next bytes may continue something that it has begun to send.
+            is_within = bool(resendable) or self._refusal.is_within
             if not awaits_answer and not await wait_for_input(
                 self._client.channel, is_within=is_within
             ):
                 return
             connection = await self._connect_to_compute()
             to_client, resend = self._note_parameters(connection), resendable
-
-    def _is_within(self, resendable: bytes) -> bool:
-        """True if the client's next bytes continue something that it has begun to send."""
-        return bool(resendable) or self._refusal.is_within
 
     def _take_ahead(self) -> bytes:
         """Returns what the client has sent already. Raises ProtocolViolation."""

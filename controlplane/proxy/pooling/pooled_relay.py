@@ -192,7 +192,7 @@ class PooledRelay:
         tried again already."""
         if sent and self._conversation.retries:
             return False
-        is_told = self._is_elsewhere and is_let_go(error[messages.HEADER_SIZE :])
+        is_told = self._is_elsewhere and is_let_go(error)
         return is_told or _was_not_begun(sent, error=error)
 
     def _pass_on(self, data: bytes) -> None:

@@ -151,8 +151,10 @@ class FirstExchange:
                 self._go_on(to_client=self._final_message)
 
     def _compute_has_ended(self, *, has_read: bool) -> None:
-        # The reset of another host's connection says nothing of what that has read.
-        if self._is_taken and (has_read or self._is_elsewhere) and not self._was_let_go():
+        # The reset of another host's connection says nothing of what that has read. But that host
+        # may have said that nothing was begun.
+        lets_go = self._is_elsewhere and is_let_go(self._final_message)
+        if self._is_taken and (has_read or self._is_elsewhere) and not lets_go:
             # The compute may have begun to execute the request.
             has_reason = self._final_message and not self._because
             reason = AdministratorShutdown(self._because or ENDED).packet()
@@ -162,10 +164,6 @@ class FirstExchange:
         self._compute.close()
         self._parked()
         self.done.set_result(self._asked)
-
-    def _was_let_go(self) -> bool:
-        """True if the other host has said that nothing was begun."""
-        return self._is_elsewhere and is_let_go(self._final_message[messages.HEADER_SIZE :])
 
     def _go_on(self, *, to_client: bytes = b"", to_compute: bytes = b"") -> None:
         """Hands client and compute over to a relay."""
@@ -256,12 +254,9 @@ class DirectClient:
                 raise
 
     async def _connect_to_compute(self) -> ComputeConnection:
+        connect = partial(
+            compute.connect, parameters=self._destination.parameters, readiness=self._readiness
+        )
         return await self._client.connect_to_compute(
-            self._destination,
-            partial(
-                compute.connect,
-                parameters=self._destination.parameters,
-                readiness=self._readiness,
-            ),
-            discard=ComputeConnection.close,
+            self._destination, connect, discard=ComputeConnection.close
         )

@@ -307,6 +307,6 @@ class LetGo(AdministratorShutdown):
         super().__init__("the compute has stopped")
 
 
-def is_let_go(payload: bytes) -> bool:
-    """True if this ErrorResponse's payload is LetGo's."""
-    return payload == LetGo().packet()[messages.HEADER_SIZE :]
+def is_let_go(packet: bytes) -> bool:
+    """True if this ErrorResponse is LetGo's."""
+    return packet == LetGo().packet()
