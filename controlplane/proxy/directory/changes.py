@@ -3,6 +3,7 @@ notifications (see the migration `0001_squashed_0029`) are passed on to the cach
 wait for the endpoint, and end clients' sessions that the change no longer permits."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 # Seconds after which a silent connection is tested. A server that hangs closes no connection.
 _HEARTBEAT_INTERVAL = 4.0
 _CONNECT_RETRY_DELAY = 1.0
+# Seconds after which rows are read again even without a notification, which may have been lost with
+# its connection.
+_POLL_INTERVAL = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,11 @@ class ChangeListener:
         The caller must get it before it reads the state, so that it misses no change right after.
         """
         return self._awaited.setdefault(endpoint_id, asyncio.Event())
+
+    async def wait_for(self, change: asyncio.Event) -> None:
+        """Returns once the change has come, or after some time: the state must be read again."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(change.wait(), _POLL_INTERVAL)
 
     def note_branch(self, endpoint_id: str, branch_id: str) -> None:
         """Notes that clients of the endpoint are connected to this branch: see `run`."""

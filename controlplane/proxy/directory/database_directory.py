@@ -45,10 +45,8 @@ Answer = TypeVar("Answer")
 # which it asks again.
 _WORKER_START_TIMEOUT = 20.0
 _RETRY_DELAY = 0.2
-# Seconds that a client waits while its endpoint is stopped on one host and started on another, and
-# after which the rows are read again even without a notification.
+# Seconds that a client waits while its endpoint is stopped on one host and started on another.
 _MOVE_TIMEOUT = 10.0
-_POLL_INTERVAL = 1.0
 # Seconds that writing the last refusals may take when the proxy exits.
 _LAST_WRITE_TIMEOUT = 2.0
 
@@ -163,8 +161,7 @@ class DatabaseDirectory:
             # The client is led to the host that the project moves to.
             changed = self._changes.next_change(endpoint_id)
             if (route := await find()) is not None and route.is_moving:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), _POLL_INTERVAL)
+                await self._changes.wait_for(changed)
                 route = await find()
         return route
 

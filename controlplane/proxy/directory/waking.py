@@ -33,9 +33,6 @@ from controlplane.services.quotas import QuotaExceeded
 
 log = logging.getLogger(__name__)
 
-# Seconds. A notification may be lost with its connection, so a waiting call reads the state again
-# after this time.
-_POLL_INTERVAL = 1.0
 # Time limits of the calls below, in seconds. A start is requested in its call, not awaited.
 _ASK_TIMEOUT = 4.0
 _POOLER_TIMEOUT, _POOLER_RETRY_DELAY = 16.0, 0.05
@@ -165,7 +162,7 @@ class Waker:
             # Requested once even if a start is under way: that may be queued behind others, and
             # this moves it to the front.
             if state.is_coming and operations is not None:
-                await self._wait_for(changed)
+                await self._changes.wait_for(changed)
                 continue
             if operations:
                 failure = partial(
@@ -205,7 +202,7 @@ class Waker:
             seen, state = state, await self._check_compute(endpoint_id)
             if state == seen:
                 # An operation holds the branch, and will record the outcome.
-                await self._wait_for(changed)
+                await self._changes.wait_for(changed)
         return state
 
     async def _runs(self, endpoint_id: str, state: ComputeState) -> bool:
@@ -232,10 +229,6 @@ class Waker:
                 "compute does not answer, and its branch is locked", extra={"endpoint": endpoint_id}
             )
         return await self._states.look(endpoint_id)
-
-    async def _wait_for(self, changed: asyncio.Event) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), _POLL_INTERVAL)
 
     async def _address(
         self, endpoint_id: str, state: ComputeState, *, pooled: bool

@@ -70,7 +70,7 @@ class Relay:
             sink=compute,
             source_ended=compute.end_output,
             source_broke=self.close,
-            sink_broke=self._stop_upward,
+            sink_broke=lambda: self._upward.stop(),
             tally=received,
         )
         self._downward = Pump(
@@ -155,9 +155,6 @@ class Relay:
         if not self._closed:
             self._client.end_output()
             self.close()
-
-    def _stop_upward(self) -> None:
-        self._upward.stop()
 
 
 class Pump:
