@@ -22,12 +22,10 @@ _MAX_IDLE = 400
 
 class SessionsTaken(ProxyError):
     sqlstate = "53300"
-
-    def __init__(self) -> None:
-        super().__init__(
-            f"sorry, too many clients already: {MAX_SESSIONS} HTTP requests of this role are in "
-            "progress, and none has ended in time"
-        )
+    words = (
+        f"sorry, too many clients already: {MAX_SESSIONS} HTTP requests of this role are in "
+        "progress, and none has ended in time"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,13 @@ class ProxyError(Exception):
         )
 
 
+class ErrorAbout(ProxyError):
+    """`words` have a place for what the error is about."""
+
+    def __init__(self, about: str) -> None:
+        super().__init__(self.words.format(about))
+
+
 class ProtocolViolation(ProxyError):
     sqlstate = "08P01"
 
@@ -87,37 +94,27 @@ class InconsistentEndpoint(ProxyError):
         )
 
 
-class MalformedEndpoint(ProxyError):
+class MalformedEndpoint(ErrorAbout):
     sqlstate = "28000"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"Project name ('{name}') must contain only alphanumeric characters and hyphen."
-        )
+    words = "Project name ('{}') must contain only alphanumeric characters and hyphen."
 
 
-class ForeignServerName(ProxyError):
+class ForeignServerName(ErrorAbout):
     sqlstate = "28000"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"Common name inferred from SNI ('{name}') is not known")
+    words = "Common name inferred from SNI ('{}') is not known"
 
 
-class HistoryNotKept(ProxyError):
+class HistoryNotKept(ErrorAbout):
     """The client asked for a branch as it was at a moment in the past."""
 
     sqlstate = "0A000"
     hint = (
         "Create a branch of that moment, or query it by time travel, and connect to its endpoint."
     )
-
-    def __init__(self, option: str) -> None:
-        super().__init__(
-            f"connecting to a past point in time ({option}) is not offered by this server"
-        )
+    words = "connecting to a past point in time ({}) is not offered by this server"
 
 
-class PasswordFailed(ProxyError):
+class PasswordFailed(ErrorAbout):
     """The same answer to a wrong password, an unknown role and an unknown endpoint."""
 
     sqlstate = "28P01"
@@ -125,22 +122,18 @@ class PasswordFailed(ProxyError):
         "Check the password, the role and the spelling of the endpoint's id. The endpoint may have "
         "been deleted, or be in another region."
     )
-
-    def __init__(self, role: str) -> None:
-        super().__init__(f'password authentication failed for user "{role}"')
+    words = 'password authentication failed for user "{}"'
 
 
-class AddressNotAllowed(ProxyError):
+class AddressNotAllowed(ErrorAbout):
     """The client's address is in none of the ranges of `allowed_ips`."""
 
     sqlstate = "28000"
-
-    def __init__(self, address: str) -> None:
-        super().__init__(
-            f"This IP address {address} is not allowed to connect to this endpoint. "
-            "Please add it to the allowed list in the console. "
-            "Make sure to check for IPv4 or IPv6 addresses."
-        )
+    words = (
+        "This IP address {} is not allowed to connect to this endpoint. "
+        "Please add it to the allowed list in the console. "
+        "Make sure to check for IPv4 or IPv6 addresses."
+    )
 
 
 class PublicAddressRefused(ProxyError):
@@ -155,13 +148,11 @@ class LoginUnknown(Exception):
     synchronized yet."""
 
 
-class LoginEnded(ProxyError):
+class LoginEnded(ErrorAbout):
     """The role, login right or password that a session was started with is no longer valid."""
 
     sqlstate = "57P01"
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"terminating connection due to administrator command: {reason}")
+    words = "terminating connection due to administrator command: {}"
 
 
 class DisabledEndpointRefused(ProxyError):
@@ -169,11 +160,9 @@ class DisabledEndpointRefused(ProxyError):
     words = "Control plane request failed: endpoint is disabled"
 
 
-class UnreadableParameter(ProxyError):
+class UnreadableParameter(ErrorAbout):
     sqlstate = "22021"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f'invalid byte sequence for encoding "UTF8" in the parameter "{name}"')
+    words = 'invalid byte sequence for encoding "UTF8" in the parameter "{}"'
 
 
 class ReplicationThroughPooler(ProxyError):
@@ -182,14 +171,12 @@ class ReplicationThroughPooler(ProxyError):
     words = "replication connections are not supported through the pooler"
 
 
-class OptionThroughPooler(ProxyError):
+class OptionThroughPooler(ErrorAbout):
     """The words are PgBouncer's, whose newer versions read `options` themselves."""
 
     sqlstate = "08P01"
     hint = "Connect to the endpoint's own host, without -pooler."
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"unsupported startup parameter in options: {name}")
+    words = "unsupported startup parameter in options: {}"
 
 
 class QuotaUsedUp(ProxyError):
@@ -201,24 +188,20 @@ class QuotaUsedUp(ProxyError):
     )
 
 
-class EndpointElsewhere(ProxyError):
+class EndpointElsewhere(ErrorAbout):
     """The endpoint's compute is on another host of the region. Only clients that have proved their
     identity learn of this."""
 
     sqlstate = "08004"
-
-    def __init__(self, elsewhere: str) -> None:
-        super().__init__(f"the endpoint is on another host of its region: connect to {elsewhere}")
+    words = "the endpoint is on another host of its region: connect to {}"
 
 
-class HostUnreachable(ProxyError):
+class HostUnreachable(ErrorAbout):
     """The proxy of the endpoint's host cannot be reached. The endpoint has done nothing for the
     client."""
 
     sqlstate = "57P03"
-
-    def __init__(self, host: str) -> None:
-        super().__init__(f'the endpoint\'s host "{host}" cannot be reached; try again')
+    words = 'the endpoint\'s host "{}" cannot be reached; try again'
 
 
 class WakeFailed(ProxyError):
