@@ -84,6 +84,7 @@ class ComputeSession:
     ) -> None:
         """`converting` is for large parts of answers."""
         self._connection = connection
+        self.address = connection.address
         self._converting = converting
         self._channel = connection.channel
         self._readiness = readiness

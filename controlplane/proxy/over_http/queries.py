@@ -227,21 +227,19 @@ class Queries:
         if destination.pooled:
             return await self._run_pooled(caller, destination, parsed, grow)
 
-        async def connect(address: ComputeAddress) -> tuple[ComputeAddress, ComputeSession]:
+        async def connect(address: ComputeAddress) -> ComputeSession:
             open_one = functools.partial(self._open, address, destination)
-            return address, await self.pool.take(key, address, open_one)
+            return await self.pool.take(key, address, open_one)
 
         with _abandoned_on_disconnect(caller):
             places = await self.pool.enter(key, within=self._settings.wake_timeout)
         try:
-            address, session = await caller.connect_to_compute(
-                destination, connect, discard=lambda unwanted: unwanted[1].close()
-            )
+            session = await caller.connect_to_compute(destination, connect)
             try:
                 with _abandoned_on_disconnect(caller):
                     return await session.run(*parsed, clean=True, grow=grow)
             finally:
-                self.pool.give_back(key, address, session)
+                self.pool.give_back(key, session)
         finally:
             places.release()
 
@@ -254,13 +252,8 @@ class Queries:
     ) -> Results:
         """Runs the batch through the endpoint's PgBouncer, which keeps the sessions and limits
         their number."""
-
-        async def connect(address: ComputeAddress) -> ComputeSession:
-            return await self._open(address, destination)
-
-        session = await caller.connect_to_compute(
-            destination, connect, discard=ComputeSession.close
-        )
+        connect = functools.partial(self._open, destination=destination)
+        session = await caller.connect_to_compute(destination, connect)
         try:
             with _abandoned_on_disconnect(caller):
                 return await session.run(*parsed, clean=False, grow=grow)

@@ -44,7 +44,6 @@ class SessionKey:
 @dataclass(eq=False, slots=True)
 class _Idle:
     key: SessionKey
-    address: ComputeAddress
     session: ComputeSession
     end: asyncio.TimerHandle
 
@@ -93,16 +92,16 @@ class SessionPool:
             session.close()
         return await open_one()
 
-    def give_back(self, key: SessionKey, address: ComputeAddress, session: ComputeSession) -> None:
+    def give_back(self, key: SessionKey, session: ComputeSession) -> None:
         """Keeps the session for a while. Closes it if it is broken; closes the oldest idle session
         if there are too many."""
         if session.is_broken:
             session.close()
             return
         end = self._loop.call_later(IDLE_TIMEOUT, self._close, session)
-        idle = _Idle(key, address, session, end)
+        idle = _Idle(key, session, end)
         self._idle[session] = idle
-        self._idle_by_key.setdefault((key, address), []).append(idle)
+        self._idle_by_key.setdefault((key, session.address), []).append(idle)
         if len(self._idle) > _MAX_IDLE:
             self._close(next(iter(self._idle)))
 
@@ -124,7 +123,7 @@ class SessionPool:
     def _forget(self, idle: _Idle) -> None:
         idle.end.cancel()
         del self._idle[idle.session]
-        at = (idle.key, idle.address)
+        at = (idle.key, idle.session.address)
         self._idle_by_key[at].remove(idle)
         if not self._idle_by_key[at]:
             del self._idle_by_key[at]

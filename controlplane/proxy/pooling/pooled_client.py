@@ -49,7 +49,7 @@ class PooledClient:
         `on_connected` is called once the pooler is reached. It returns the bytes for the client
         before the first greeting, and the cancel key for that. Raises ProxyError, ConnectionLost.
         """
-        connection = await self._connect_to_compute()
+        connection = await self._client.connect_to_compute(self._destination, self._connect)
         version = connection.address.pooler_version
         if version is not None and version < KEEPS_PREPARED_STATEMENTS:
             self._refusal = StatementRefusal(refuses_names=True)
@@ -69,7 +69,7 @@ class PooledClient:
                 self._client.channel, is_within=is_within
             ):
                 return
-            connection = await self._connect_to_compute()
+            connection = await self._client.connect_to_compute(self._destination, self._connect)
             to_client, resend = self._note_parameters(connection), resendable
 
     def _take_ahead(self) -> bytes:
@@ -103,11 +103,6 @@ class PooledClient:
             except BaseException:
                 relay.close()
                 raise
-
-    async def _connect_to_compute(self) -> ComputeConnection:
-        return await self._client.connect_to_compute(
-            self._destination, self._connect, discard=ComputeConnection.close
-        )
 
     async def _connect(self, address: ComputeAddress) -> ComputeConnection:
         """Connects to a pooler, and restores the client's prepared statements there. Raises as

@@ -207,7 +207,11 @@ def _raise_refusal(address: ComputeAddress, packet: bytes, payload: bytes) -> No
     raise ComputeRefused(packet)
 
 
-Connection = TypeVar("Connection")
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+Connection = TypeVar("Connection", bound=Closable)
 Relay = TypeVar("Relay", contravariant=True)
 
 
@@ -218,11 +222,7 @@ class AdmittedClient(Protocol):
     def channel(self) -> Channel: ...
 
     async def connect_to_compute(
-        self,
-        destination: Destination,
-        connect: Callable[[ComputeAddress], Awaitable[Connection]],
-        *,
-        discard: Callable[[Connection], None],
+        self, destination: Destination, connect: Callable[[ComputeAddress], Awaitable[Connection]]
     ) -> Connection: ...
 
     def counting(self) -> AbstractContextManager[Tally]: ...

@@ -257,6 +257,4 @@ class DirectClient:
         connect = partial(
             compute.connect, parameters=self._destination.parameters, readiness=self._readiness
         )
-        return await self._client.connect_to_compute(
-            self._destination, connect, discard=ComputeConnection.close
-        )
+        return await self._client.connect_to_compute(self._destination, connect)

@@ -4,11 +4,11 @@ the client may connect: only from the wake on do changes of the endpoint reach t
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 
 from controlplane.actors import Actor, ActorType, acting_as
 from controlplane.proxy.directory.interface import ComputeAddress
-from controlplane.proxy.relaying.compute import ComputeGone
+from controlplane.proxy.relaying.compute import ComputeGone, Connection
 from controlplane.proxy.sessions.admitting import check_address
 from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.sessions.passing_on import find_elsewhere
@@ -26,7 +26,6 @@ from controlplane.proxy.wire.errors import (
 if TYPE_CHECKING:
     from controlplane.proxy.sessions.session import Session
 
-Connection = TypeVar("Connection")
 
 _MIN_RETRY_DELAY = 0.02
 _MAX_RETRY_DELAY = 0.5
@@ -35,13 +34,12 @@ _MAX_RETRY_DELAY = 0.5
 @dataclass(frozen=True)
 class Connecting(Generic[Connection]):
     """Wakes the compute and connects to it by `connect`, as long as the client stays connected. A
-    connection that the client may not have after all is passed to `discard`."""
+    connection that the client may not have after all is closed."""
 
     proxy: ProxyContext
     client: "Session"
     destination: Destination
     connect: Callable[[ComputeAddress], Awaitable[Connection]]
-    discard: Callable[[Connection], None]
 
     async def run(self) -> Connection:
         """Returns the connection. Raises ProxyError."""
@@ -100,7 +98,7 @@ class Connecting(Generic[Connection]):
                         connection = await self._start_session(address)
                         if not client.must_confirm_again:
                             return connection
-                        self.discard(connection)
+                        connection.close()
                         raise LoginUnknown
                     except LoginUnknown:
                         refused = ComputeGone("the compute did not confirm the role")
@@ -170,6 +168,6 @@ class Connecting(Generic[Connection]):
         try:
             client.identity = await confirming
         except BaseException:
-            self.discard(connection)
+            connection.close()
             raise
         return connection

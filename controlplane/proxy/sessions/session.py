@@ -25,7 +25,7 @@ from controlplane.proxy.peers.requests import PeerRequests
 from controlplane.proxy.pooling.pooled_client import PooledClient
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
 from controlplane.proxy.relaying import compute
-from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection
+from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection, Connection
 from controlplane.proxy.relaying.direct import DirectClient, FirstExchange
 from controlplane.proxy.relaying.relay import FirstAnswer, Relay
 from controlplane.proxy.sessions.admitting import admit, admit_postgres, read_request
@@ -46,7 +46,6 @@ from controlplane.proxy.wire.tls import ClientTls
 log = logging.getLogger(__name__)
 
 Proof = TypeVar("Proof")
-Connection = TypeVar("Connection")
 
 # How many seconds a refused client is given to read the error.
 _FINAL_MESSAGE_TIMEOUT = 2.0
@@ -304,11 +303,7 @@ class Session:
         self._proxy.sessions.dismiss(self)
 
     async def connect_to_compute(
-        self,
-        destination: Destination,
-        connect: Callable[[ComputeAddress], Awaitable[Connection]],
-        *,
-        discard: Callable[[Connection], None],
+        self, destination: Destination, connect: Callable[[ComputeAddress], Awaitable[Connection]]
     ) -> Connection:
         """Connects the client to its compute: see `Connecting`."""
         self._must_park, self.is_parked = "", False
@@ -321,8 +316,7 @@ class Session:
             async with self._proxy.opening.counted(self.admission.account_id):
                 return await connect(address)
 
-        connecting = Connecting(self._proxy, self, destination, connect_in_turn, discard)
-        connection = await connecting.run()
+        connection = await Connecting(self._proxy, self, destination, connect_in_turn).run()
         if self._http is not None and self.wake.start is not None:
             self.wake.answered(destination.endpoint_id, None)
         return connection
