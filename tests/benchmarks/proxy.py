@@ -36,6 +36,7 @@ from controlplane.proxy.directory.interface import (
     Tally,
     Traffic,
 )
+from controlplane.proxy.limits.connection_limits import ConnectionLimits
 from controlplane.proxy.listeners import Handover, open_listeners
 from controlplane.proxy.processes import run_processes
 from controlplane.proxy.server import Proxy
@@ -337,10 +338,7 @@ def serve_proxy(*, port: int, processes: int, identity: str, verifier: str, comp
         domains=["localhost"],
         secret=b"benchmark",
         port=port,
-        max_connections=MOST_CONNECTIONS,
-        max_connections_per_account=MOST_CONNECTIONS,
-        max_connections_per_endpoint=MOST_CONNECTIONS,
-        max_connections_per_role=MOST_CONNECTIONS,
+        limits=ConnectionLimits(*[MOST_CONNECTIONS] * 4),
     )
     handover = Handover(Path(identity), linger_within=0).take_over()
     handover.listeners = open_listeners(settings)

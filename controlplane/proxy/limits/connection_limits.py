@@ -151,10 +151,10 @@ def _place(key: bytes, thing: Hashable) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    total: int
-    per_account: int
-    per_endpoint: int
-    per_role: int
+    total: int = 10_000
+    per_account: int = 5_000
+    per_endpoint: int = 2_000
+    per_role: int = 1_000
 
     def of_account(self, allowed: int | None) -> int:
         """Returns the limit of an account whose plan allows `allowed`; None for any number."""

@@ -7,7 +7,6 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Protocol
 
@@ -92,12 +91,6 @@ def origin_of(address: str) -> int:
     return int(parsed)
 
 
-@dataclass(slots=True)
-class _Record:
-    failures: int
-    last: float
-
-
 class FailurePace:
     """Delays only the answers to wrong passwords. A correct password from the same address, which
     other clients may share, is never answered later. Passwords are long and random, so this
@@ -105,20 +98,18 @@ class FailurePace:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._records: OrderedDict[str, _Record] = OrderedDict()
+        # By address, the last one at the end: its failures in a row, and when the last one was.
+        self._records: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def pause(self, address: str) -> float:
         """Records a failure from the address. Returns the seconds to wait before answering."""
         now = self._clock()
-        record = self._records.pop(address, None)
-        if record is None or now - record.last > _FORGET_AFTER:
-            record = _Record(failures=0, last=now)
-        record.failures += 1
-        record.last = now
-        self._records[address] = record
+        failures, last = self._records.pop(address, (0, now))
+        failures = 1 if now - last > _FORGET_AFTER else failures + 1
+        self._records[address] = failures, now
         if len(self._records) > _MAX_ADDRESSES:
             self._records.popitem(last=False)
-        beyond = min(record.failures - _FREE_FAILURES, 16)
+        beyond = min(failures - _FREE_FAILURES, 16)
         return min(_MIN_DELAY * 2.0 ** (beyond - 1), _MAX_DELAY) if beyond > 0 else 0.0
 
 
