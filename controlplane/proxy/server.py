@@ -16,17 +16,15 @@ from controlplane.metrics.sampling import SAMPLE_INTERVAL
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.directory.interface import Client, Directory
-from controlplane.proxy.limits.opening_sessions import OpeningSessions
-from controlplane.proxy.limits.pacing import FailurePace
+from controlplane.proxy.limits.connection_limits import OpeningSessions
+from controlplane.proxy.limits.pending_clients import FailurePace
 from controlplane.proxy.listeners import open_listeners
 from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.peers.connections import Peers
 from controlplane.proxy.relaying.compute import CancelKey
-from controlplane.proxy.sessions.cancel_forwarding import CancelForwarder
-from controlplane.proxy.sessions.connected_sessions import ConnectedSessions
-from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.sessions.context import CancelForwarder, ConnectedSessions, ProxyContext
 from controlplane.proxy.sessions.session import Session
-from controlplane.proxy.sessions.shared_wakes import SharedWakes
+from controlplane.proxy.sessions.wakes import SharedWakes
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.wire.errors import AdministratorShutdown
 from controlplane.proxy.wire.peer_tls import PeerCertificate
@@ -61,14 +59,8 @@ class Proxy:
         """Without a `peer_certificate`, clients of endpoints on other hosts are refused."""
         self._loop = asyncio.get_running_loop()
         self._settings = settings
-        self.sessions = ConnectedSessions(
-            max_pending=settings.max_pending,
-            limits=settings.limits,
-            siblings=settings.siblings,
-            host_id=settings.host_id,
-        )
+        self.sessions = ConnectedSessions(settings)
         self._readiness = Readiness(self._loop)
-        self._wakes = SharedWakes(directory)
         self._passwords = PasswordChecks()
         self.queries = Queries(self._readiness, self._passwords, settings)
         self._context = ProxyContext(
@@ -77,7 +69,7 @@ class Proxy:
             readiness=self._readiness,
             sessions=self.sessions,
             directory=directory,
-            wakes=self._wakes,
+            wakes=SharedWakes(directory),
             failure_pace=FailurePace(self._loop.time),
             opening=OpeningSessions(),
             passwords=self._passwords,
@@ -114,7 +106,7 @@ class Proxy:
     def drop(self, endpoint_id: str, because: str) -> int:
         """Ends the endpoint's connections with 57P01 and the reason. Returns how many there
         were."""
-        self._wakes.discard(endpoint_id)
+        self._context.wakes.discard(endpoint_id)
         self.queries.pool.drop(endpoint_id)
         sessions = self.sessions.of_endpoint(endpoint_id)
         for session in sessions:

@@ -10,8 +10,7 @@ from hashlib import blake2b
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
-from controlplane.proxy.limits.connection_limits import ConnectionLimits
-from controlplane.proxy.limits.shared_counts import SLOTS, SharedCounts
+from controlplane.proxy.limits.connection_limits import SLOTS, ConnectionLimits, SharedCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,29 +90,17 @@ class ProxySettings:
     branch_timeout: float = 300.0
     # Connections that have not authenticated yet, in each process.
     max_pending: int = 1_000
-    # Connections that have authenticated, in all processes together.
-    max_connections: int = 10_000
-    max_connections_per_account: int = 5_000
-    max_connections_per_endpoint: int = 2_000
-    max_connections_per_role: int = 1_000
+    # Of connections that have authenticated, in all processes together.
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     # How long a client's connection may be silent before the kernel checks that it still exists.
     keepalive_idle: int = 60
     # How long clients may stay that are connected when another generation takes the proxy's place.
     drain_timeout: float = 3_600.0
     # Networks of load balancers, whose connections begin with the client's address:
-    # `proxy_protocol`.
+    # `startup.client_address`.
     load_balancers: Sequence[IPv4Network | IPv6Network] = ()
     # Set if several processes share the port.
     siblings: Siblings | None = None
-
-    @property
-    def limits(self) -> ConnectionLimits:
-        return ConnectionLimits(
-            total=self.max_connections,
-            per_account=self.max_connections_per_account,
-            per_endpoint=self.max_connections_per_endpoint,
-            per_role=self.max_connections_per_role,
-        )
 
 
 def own_directory(path: Path) -> Path:

@@ -158,7 +158,7 @@ def _received(descriptor: int) -> ProxyInputs:
 
 def _end_with(host: int) -> None:
     """Let this process, the proxy's main one, exit if the host process does. Then the supervisor
-    starts another proxy, and the clients of this one go on (`proxy.generation`)."""
+    starts another proxy, and the clients of this one go on (`proxy.processes`)."""
 
     def look(*_: object) -> None:
         # The other processes of the proxy have no such child, and handlers of their own.

@@ -28,10 +28,16 @@ import psutil
 import psycopg
 import uvloop
 
-from controlplane.proxy.directory.interface import ComputeAddress, PeerHost, RoleIdentity, Route
-from controlplane.proxy.directory.traffic import Tally, Traffic
-from controlplane.proxy.limits.shared_counts import SharedCounts
-from controlplane.proxy.listeners import open_listeners
+from controlplane.proxy.directory.interface import (
+    ComputeAddress,
+    PeerHost,
+    RoleIdentity,
+    Route,
+    Tally,
+    Traffic,
+)
+from controlplane.proxy.limits.connection_limits import ConnectionLimits
+from controlplane.proxy.listeners import Handover, open_listeners
 from controlplane.proxy.processes import run_processes
 from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings, Siblings
@@ -332,23 +338,20 @@ def serve_proxy(*, port: int, processes: int, identity: str, verifier: str, comp
         domains=["localhost"],
         secret=b"benchmark",
         port=port,
-        max_connections=MOST_CONNECTIONS,
-        max_connections_per_account=MOST_CONNECTIONS,
-        max_connections_per_endpoint=MOST_CONNECTIONS,
-        max_connections_per_role=MOST_CONNECTIONS,
+        limits=ConnectionLimits(*[MOST_CONNECTIONS] * 4),
     )
-    listeners = open_listeners(settings)
-    counts = SharedCounts()
+    handover = Handover(Path(identity), linger_within=0).take_over()
+    handover.listeners = open_listeners(settings)
 
     def run(number: int, ready: Callable[[], object]) -> None:
-        siblings = Siblings(number, Path(identity), counts)
+        siblings = Siblings(number, Path(identity), handover.counts)
         chosen = replace(settings, siblings=siblings)
         uvloop.run(serve(chosen, ready))
 
     async def serve(chosen: ProxySettings, ready: Callable[[], object]) -> None:
-        await Proxy(chosen, directory, tls).serve(listeners, started=ready)
+        await Proxy(chosen, directory, tls).serve(handover.listeners, started=ready)
 
-    run_processes(processes, run)
+    run_processes(processes, run, handover=handover)
 
 
 @contextmanager

@@ -15,8 +15,14 @@ import psycopg
 import uvloop
 
 from controlplane.proxy.authentication.access_rules import AccessRules
-from controlplane.proxy.directory.interface import ComputeAddress, PeerHost, RoleIdentity, Route
-from controlplane.proxy.directory.traffic import Tally, Traffic
+from controlplane.proxy.directory.interface import (
+    ComputeAddress,
+    PeerHost,
+    RoleIdentity,
+    Route,
+    Tally,
+    Traffic,
+)
 from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.wire.messages import message
-from tests.proxy.test_message_stream import CUTS, cut_up
+from tests.proxy.test_messages import CUTS, cut_up
 
 SYNC, FLUSH, TERMINATE = (message(kind, b"") for kind in (b"S", b"H", b"X"))
 EXECUTE = message(b"E", b"\0\0\0\0\0")

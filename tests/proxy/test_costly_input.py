@@ -12,10 +12,9 @@ import pytest
 
 from controlplane.proxy.over_http import connection
 from controlplane.proxy.over_http.connection import check_head
-from controlplane.proxy.over_http.errors import MemoryExhausted, RequestRefused
-from controlplane.proxy.over_http.memory_budget import MemoryBudget
+from controlplane.proxy.over_http.request import MemoryBudget, MemoryExhausted, RequestRefused
+from controlplane.proxy.over_http.results import UnreadableArray, encoder
 from controlplane.proxy.over_http.statements import without_neons_options
-from controlplane.proxy.over_http.values import UnreadableArray, encoder
 from controlplane.proxy.over_http.websocket import WebSocketFraming
 from tests.proxy.http_client import RawHttp, SqlClient, request
 from tests.proxy.running_proxy import RunningProxy

@@ -10,6 +10,7 @@ import pytest
 
 from controlplane.proxy.authentication.access_rules import parse_rules
 from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.limits.connection_limits import ConnectionLimits
 from controlplane.proxy.peers.header import Admitted, Kind, PassedOn, SeenTls
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.errors import ProjectMoved
@@ -207,7 +208,7 @@ def test_the_other_hosts_limits_apply(
     identity: TlsIdentity, directory: MemoryDirectory, postgres: BarePostgres
 ) -> None:
     directory.endpoints[ENDPOINT].pooler = ComputeAddress(postgres.socket, pooler_version=(1, 25))
-    one = {"max_connections_per_endpoint": 1}
+    one = {"limits": ConnectionLimits(per_endpoint=1)}
     with running_region(identity, directory, second=one) as region:
         move(region, FIRST)
         with (

@@ -10,6 +10,7 @@ import pytest
 
 from controlplane.proxy.authentication.access_rules import parse_rules
 from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.limits.connection_limits import ConnectionLimits
 from controlplane.proxy.wire.certificates import IssuingIdentity
 from controlplane.proxy.wire.errors import WakeFailed
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
@@ -34,7 +35,7 @@ def directory(directory: MemoryDirectory, postgres: BarePostgres) -> MemoryDirec
 
 @pytest.fixture
 def proxy(identity: IssuingIdentity, directory: MemoryDirectory) -> Iterator[RunningProxy]:
-    with running_proxy(identity, directory, max_connections_per_endpoint=2) as proxy:
+    with running_proxy(identity, directory, limits=ConnectionLimits(per_endpoint=2)) as proxy:
         yield proxy
 
 

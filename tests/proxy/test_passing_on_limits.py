@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from controlplane.proxy.authentication.access_rules import parse_rules
+from controlplane.proxy.limits.connection_limits import ConnectionLimits
 from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn
 from controlplane.proxy.settings import PlainConnections, mark_of_host, mark_of_key, marked
 from controlplane.proxy.wire import messages
@@ -104,7 +105,7 @@ def test_every_cancel_key_has_the_mark_of_its_host() -> None:
 def test_the_endpoints_host_counts_clients_of_every_proxy(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
-    one = {"max_connections_per_endpoint": 1}
+    one = {"limits": ConnectionLimits(per_endpoint=1)}
     with (
         running_region(identity, directory, second=one) as region,
         region.first.connect(ENDPOINT, **ALICE),
@@ -118,7 +119,7 @@ def test_the_endpoints_host_counts_clients_of_every_proxy(
 def test_passed_on_clients_count_in_the_first_proxys_limits(
     identity: TlsIdentity, directory: MemoryDirectory, unread: bool
 ) -> None:
-    one = {"max_connections": 1}
+    one = {"limits": ConnectionLimits(total=1)}
     with running_region(identity, directory, first=one, unread=unread) as region:
         only = region.first.connect(ENDPOINT, **ALICE)
         with pytest.raises(psycopg.OperationalError, match="the proxy may have at most 1"):

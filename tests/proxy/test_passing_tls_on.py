@@ -14,10 +14,10 @@ import psycopg
 import pytest
 
 from controlplane.metrics import figures
+from controlplane.proxy.limits.connection_limits import ConnectionLimits
 from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn, SeenTls
-from controlplane.proxy.wire.client_hello import server_name_in
 from controlplane.proxy.wire.errors import ProjectMoved
-from controlplane.proxy.wire.tls import TlsIdentity
+from controlplane.proxy.wire.tls import TlsIdentity, server_name_in
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.region import FIRST, SECOND, Region, running_region
 from tests.proxy.running_proxy import REGION_HOST, MemoryDirectory
@@ -122,7 +122,7 @@ def test_a_client_that_leaves_during_its_wake_calls_the_wake_off(
 def test_they_take_no_place_of_an_account_before_they_have_authenticated(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
-    few = {"max_connections_per_account": 1, "max_connections_per_endpoint": 1}
+    few = {"limits": ConnectionLimits(per_account=1, per_endpoint=1)}
     with running_region(identity, directory, first=few) as region, ExitStack() as silent:
         region.first.directory.tells_early = True
         for _ in range(5):

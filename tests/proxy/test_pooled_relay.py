@@ -3,14 +3,16 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import uvloop
 
-from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.directory.interface import ComputeAddress, Tally
 from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
 from controlplane.proxy.pooling.statement_refusal import StatementRefusal
+from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.errors import AdministratorShutdown
@@ -47,9 +49,14 @@ class Stage:
         self.parked = 0
         self.relay = PooledRelay(
             self.channel,
-            Channel(pooler, readiness),
+            ComputeConnection(
+                Channel(pooler, readiness),
+                ComputeAddress(Path()),
+                CancelKey(0, b""),
+                greeting_before_key=b"",
+                greeting_after_key=b"",
+            ),
             conversation,
-            compute_run=None,
             refusal=StatementRefusal(refuses_names=False),
             readiness=readiness,
             sent=Tally(),

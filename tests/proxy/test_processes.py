@@ -10,7 +10,7 @@ import psutil
 import psycopg
 import pytest
 
-from controlplane.proxy.limits.shared_counts import SLOTS, SharedCounts
+from controlplane.proxy.limits.connection_limits import SLOTS, SharedCounts
 from controlplane.proxy.settings import Siblings
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.tls import TlsIdentity
@@ -25,8 +25,11 @@ ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
 SLEEP = "SELECT pg_sleep(61)"
 PROGRAM = """
 import sys, time
+from pathlib import Path
+from controlplane.proxy.listeners import Handover
 from controlplane.proxy.processes import run_processes
-run_processes(int(sys.argv[1]), lambda number, ready: time.sleep(600))
+handover = Handover(Path("nowhere"), linger_within=0).take_over()
+run_processes(int(sys.argv[1]), lambda number, ready: time.sleep(600), handover=handover)
 """
 
 

@@ -12,7 +12,7 @@ import pytest
 from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.certificates import IssuingIdentity
-from controlplane.proxy.wire.proxy_protocol import SIGNATURE
+from controlplane.proxy.wire.startup import SIGNATURE
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
 from tests.proxy.test_access_rules import rules

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.proxy.limits.shared_counts import SharedCounts
+from controlplane.proxy.limits.connection_limits import ConnectionLimits, SharedCounts
 from controlplane.proxy.settings import PlainConnections, Siblings
 from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
@@ -101,7 +101,7 @@ def test_plain_connections_where_only_tls_is_allowed(
 
 
 def test_too_many_connections(identity: TlsIdentity, directory: MemoryDirectory) -> None:
-    with running_proxy(identity, directory, max_connections=1) as proxy:
+    with running_proxy(identity, directory, limits=ConnectionLimits(total=1)) as proxy:
         with proxy.connect(ENDPOINT, **ALICE):
             words = "sorry, too many clients already: the proxy may have at most 1 connections"
             assert refusal(proxy, **ALICE) == words
@@ -128,7 +128,7 @@ def test_too_many_connections_of_one_endpoint_leave_room_for_others(
 ) -> None:
     directory.endpoints[SIBLING] = replace(directory.endpoints[ENDPOINT])
     directory.endpoints[FOREIGN] = replace(directory.endpoints[ENDPOINT], account_id=2)
-    limit = {f"max_connections_per_{limited}": 2}
+    limit = {"limits": ConnectionLimits(**{f"per_{limited}": 2})}
     with running_proxy(identity, directory, **limit) as proxy, ExitStack() as opened:
         for _ in range(2):
             opened.enter_context(proxy.connect(ENDPOINT, **ALICE))
@@ -158,7 +158,7 @@ def test_a_plan_limits_the_connections_to_all_endpoints_of_an_account(
 def test_a_refused_connection_does_not_count(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
-    with running_proxy(identity, directory, max_connections_per_endpoint=1) as proxy:
+    with running_proxy(identity, directory, limits=ConnectionLimits(per_endpoint=1)) as proxy:
         for _ in range(3):
             with proxy.connect(ENDPOINT, **ALICE):
                 client = RawClient.log_in(
@@ -173,7 +173,7 @@ def test_limits_apply_to_several_processes_together(
 ) -> None:
     counts = SharedCounts()
     one, other = (
-        {"siblings": Siblings(number, tmp_path, counts), "max_connections_per_role": 3}
+        {"siblings": Siblings(number, tmp_path, counts), "limits": ConnectionLimits(per_role=3)}
         for number in range(2)
     )
     with running_proxy(identity, directory, **one) as first, ExitStack() as opened:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 
+from controlplane.proxy.limits.connection_limits import ConnectionLimits
 from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.http_client import SqlClient, connection_string, headers
@@ -111,7 +112,7 @@ def test_many_simultaneous_requests_share_few_sessions(
 def test_a_request_counts_as_a_connection_while_it_runs(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
-    limits = {"max_connections_per_role": 1}
+    limits = {"limits": ConnectionLimits(per_role=1)}
     with running_proxy(identity, directory, **limits) as proxy, SqlClient(proxy) as one:
         assert one.rows("SELECT 1") == [["1"]]
         # The connection stays open, and another one may send a request meanwhile.

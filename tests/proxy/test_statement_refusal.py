@@ -14,7 +14,7 @@ from controlplane.proxy.wire.messages import error_fields, message
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
 from tests.proxy.test_conversation import BIND, EXECUTE, FLUSH, SYNC, parse, query
-from tests.proxy.test_message_stream import CUTS, cut_up
+from tests.proxy.test_messages import CUTS, cut_up
 from tests.proxy.wire import RawClient
 from tests.support.bare_postgres import BarePostgres
 

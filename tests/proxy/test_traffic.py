@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.proxy.directory.traffic import Traffic
+from controlplane.proxy.directory.interface import Traffic
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import RunningProxy, plain
 from tests.support.waiting import wait_for

@@ -30,10 +30,8 @@ from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.proxy.directory.database_directory import DatabaseDirectory
 from controlplane.proxy.directory.host_calls import HostCalls
 from controlplane.proxy.directory.usage_reports import ServedElsewhere
-from controlplane.proxy.generation import DRAIN, EXIT_REFUSED, EXPECT_SUCCESSOR
-from controlplane.proxy.handover import Handover
-from controlplane.proxy.listeners import open_listeners
-from controlplane.proxy.processes import run_processes
+from controlplane.proxy.listeners import Handover, open_listeners
+from controlplane.proxy.processes import DRAIN, EXIT_REFUSED, EXPECT_SUCCESSOR, run_processes
 from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import PlainConnections, ProxySettings, Siblings
 from controlplane.proxy.wire.certificates import IssuingIdentity

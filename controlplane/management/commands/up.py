@@ -40,7 +40,7 @@ from controlplane.database.version import OtherVersion, refuse_unknown
 from controlplane.models import Account, ApiKey, Host, Plan
 from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.operations.rounds.reconcile import reconcile_host
-from controlplane.proxy.handover import is_offered
+from controlplane.proxy.listeners import is_offered
 from controlplane.running.coming_up import ComingUp
 from controlplane.running.greeting import greeting, reachable
 from controlplane.running.host_resources import (

@@ -32,30 +32,31 @@ _PRIVATE = [
 class AddressSet:
     """A set of any number of address ranges; looked up by binary search."""
 
-    # By IP version: the first addresses of disjoint ranges in order, and their last addresses.
-    _starts: Mapping[int, tuple[int, ...]]
-    _ends: Mapping[int, tuple[int, ...]]
+    # The first addresses of disjoint ranges in order, and their last addresses; see `_number_of`.
+    _starts: tuple[int, ...]
+    _ends: tuple[int, ...]
 
     @classmethod
     def of(cls, ranges: Iterable[AddressRange]) -> "AddressSet":
-        starts: dict[int, list[int]] = {4: [], 6: []}
-        ends: dict[int, list[int]] = {4: [], 6: []}
-        for one in sorted(ranges, key=lambda one: (one.first.version, int(one.first))):
-            first, last, version = int(one.first), int(one.last), one.first.version
-            if ends[version] and first <= ends[version][-1] + 1:
-                ends[version][-1] = max(ends[version][-1], last)
+        starts: list[int] = []
+        ends: list[int] = []
+        for first, last in sorted((_number_of(one.first), _number_of(one.last)) for one in ranges):
+            if ends and first <= ends[-1] + 1:
+                ends[-1] = max(ends[-1], last)
             else:
-                starts[version].append(first)
-                ends[version].append(last)
-        return cls(
-            {version: tuple(found) for version, found in starts.items()},
-            {version: tuple(found) for version, found in ends.items()},
-        )
+                starts.append(first)
+                ends.append(last)
+        return cls(tuple(starts), tuple(ends))
 
     def __contains__(self, address: Address) -> bool:
-        number, version = int(address), address.version
-        place = bisect_right(self._starts[version], number) - 1
-        return place >= 0 and number <= self._ends[version][place]
+        number = _number_of(address)
+        place = bisect_right(self._starts, number) - 1
+        return place >= 0 and number <= self._ends[place]
+
+
+def _number_of(address: Address) -> int:
+    """Returns the address as a number that no address of the other IP version has."""
+    return address.version << 128 | int(address)
 
 
 @dataclass(frozen=True, slots=True)

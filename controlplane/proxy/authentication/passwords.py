@@ -24,7 +24,7 @@ from ipaddress import IPv6Address, ip_network
 from weakref import WeakValueDictionary
 
 from controlplane.address_ranges import parse_address
-from controlplane.proxy.authentication.scram import Verifier, parse_verifier
+from controlplane.proxy.authentication.scram import Verifier
 from controlplane.proxy.wire.errors import PasswordFailed
 
 _MAX_KNOWN = 10_000
@@ -102,19 +102,14 @@ def _lower_priority() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
-def check_password(verifier: Verifier | str | None, password: str | bytes) -> bool:
-    """Returns whether the verifier was made from this password.
-
-    The verifier is a `scram.Verifier` or text as in `pg_authid.rolpassword`. For any other text, or
-    None, the result is False. For a mock (`scram.mock_verifier`) it is False too, but the check
-    takes as long as for a real verifier.
+def check_password(verifier: Verifier, password: bytes) -> bool:
+    """Returns whether the verifier was made from this password. For a mock (`scram.mock_verifier`)
+    the result is False, but the check takes as long as for a real verifier.
 
     Computes as many hashes as the verifier has iterations, which usually takes milliseconds. The
     hashing lets other threads run, but this must not be called on the event loop.
     """
-    if isinstance(verifier, str):
-        verifier = parse_verifier(verifier)
-    if verifier is None or verifier.iterations > MAX_ITERATIONS:
+    if verifier.iterations > MAX_ITERATIONS:
         return False
     prepared = _prepared(password)
     salted = hashlib.pbkdf2_hmac("sha256", prepared, verifier.salt, verifier.iterations)
@@ -125,23 +120,22 @@ def check_password(verifier: Verifier | str | None, password: str | bytes) -> bo
     return fits and not verifier.is_mock
 
 
-def _prepared(password: str | bytes) -> bytes:
+def _prepared(password: bytes) -> bytes:
     """Prepares the password as Postgres clients do before hashing: by SASLprep (RFC 4013), or
     unchanged if SASLprep prohibits what the password contains."""
-    raw = password if isinstance(password, bytes) else password.encode(errors="surrogateescape")
-    if raw.isascii():
-        return raw
+    if password.isascii():
+        return password
     try:
-        text = raw.decode()
+        text = password.decode()
     except UnicodeDecodeError:
-        return raw
+        return password
     mapped = "".join(
         " " if stringprep.in_table_c12(character) else character
         for character in text
         if not stringprep.in_table_b1(character)
     )
     prepared = unicodedata.normalize("NFKC", mapped)
-    return prepared.encode() if prepared and _is_allowed(prepared) else raw
+    return prepared.encode() if prepared and _is_allowed(prepared) else password
 
 
 def _is_allowed(prepared: str) -> bool:

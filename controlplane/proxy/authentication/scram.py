@@ -1,7 +1,9 @@
-"""The server's side of SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802, RFC 7677), as in Postgres.
-It uses a stored verifier: an exchange costs two HMACs, and the server never sees the password.
+"""Asks a client for its password over its channel, by SCRAM or in clear text. A session does this
+before it touches anything of the endpoint.
 
-An unknown role goes through the same steps, with a salt that stays the same for its name.
+This is the server's side of SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802, RFC 7677), as in
+Postgres. It uses a stored verifier: an exchange costs two HMACs, and the server never sees the
+password. An unknown role goes through the same steps, with a salt that stays the same for its name.
 """
 
 import base64
@@ -13,6 +15,10 @@ import secrets
 from dataclasses import dataclass
 from functools import lru_cache
 
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.errors import PasswordFailed, ProtocolViolation
+
 MECHANISM = "SCRAM-SHA-256"
 MECHANISM_PLUS = "SCRAM-SHA-256-PLUS"
 
@@ -20,6 +26,10 @@ _CHANNEL_BINDING = "tls-server-end-point"
 _MOCK_ITERATIONS = 4096
 _SALT_SIZE = 16
 _KEY_SIZE = 32
+# Postgres's own limits for the messages of a client that has not authenticated, in bytes.
+_MAX_SASL_BYTES = 1024 + 64
+_MAX_PASSWORD_BYTES = 8192
+_PASSWORD_MESSAGE = b"p"
 _VERIFIER = re.compile(
     r"SCRAM-SHA-256\$(?P<iterations>\d+):(?P<salt>[^$]+)\$(?P<stored>[^:]+):(?P<server>.+)"
 )
@@ -32,10 +42,6 @@ _CLIENT_FINAL = re.compile(
     r"(?P<unproved>c=(?P<binding>[^,]+),r=(?P<nonce>[^,]+)(?:,[^,]+)*?),p=(?P<proof>[^,]+)",
     re.DOTALL,
 )
-
-
-class ScramMalformed(Exception):
-    """A message that does not follow the exchange's form. Its text is Postgres's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +97,10 @@ class ScramServer:
         self._transcript = ""
 
     def first(self, client_first: bytes) -> bytes:
-        """Returns the server's first message. Raises ScramMalformed."""
+        """Returns the server's first message. Raises ProtocolViolation."""
         match = _CLIENT_FIRST.fullmatch(_text(client_first))
         if match is None:
-            raise ScramMalformed("malformed SCRAM message")
+            raise ProtocolViolation("malformed SCRAM message")
         self._check_binding_flag(match["flag"])
         self._expected_binding = match["gs2"].encode()
         if self._mechanism == MECHANISM_PLUS:
@@ -107,17 +113,17 @@ class ScramServer:
 
     def final(self, client_final: bytes) -> bytes | None:
         """Returns the server's final message with its proof, or None if the password is wrong.
-        Raises ScramMalformed."""
+        Raises ProtocolViolation."""
         match = _CLIENT_FINAL.fullmatch(_text(client_final))
         if match is None:
-            raise ScramMalformed("malformed SCRAM message")
+            raise ProtocolViolation("malformed SCRAM message")
         if match["nonce"] != self._nonce:
-            raise ScramMalformed("invalid SCRAM response: nonce does not match")
+            raise ProtocolViolation("invalid SCRAM response: nonce does not match")
         if _decode(match["binding"]) != self._expected_binding:
-            raise ScramMalformed("SCRAM channel binding check failed")
+            raise ProtocolViolation("SCRAM channel binding check failed")
         proof = _decode(match["proof"])
         if len(proof) != _KEY_SIZE:
-            raise ScramMalformed("malformed SCRAM message: malformed proof")
+            raise ProtocolViolation("malformed SCRAM message: malformed proof")
 
         transcript = f"{self._transcript},{match['unproved']}".encode()
         signature = hmac.digest(self._verifier.stored_key, transcript, "sha256")
@@ -132,21 +138,21 @@ class ScramServer:
     def _check_binding_flag(self, flag: str) -> None:
         if self._mechanism == MECHANISM_PLUS:
             if not flag.startswith("p="):
-                raise ScramMalformed(
+                raise ProtocolViolation(
                     "malformed SCRAM message: "
                     "the client selected SCRAM-SHA-256-PLUS but sent no channel binding data"
                 )
             if flag != f"p={_CHANNEL_BINDING}":
-                raise ScramMalformed(f'unsupported SCRAM channel-binding type "{flag[2:]}"')
+                raise ProtocolViolation(f'unsupported SCRAM channel-binding type "{flag[2:]}"')
         elif flag.startswith("p="):
-            raise ScramMalformed(
+            raise ProtocolViolation(
                 "malformed SCRAM message: "
                 "the client selected SCRAM-SHA-256 but sent channel binding data"
             )
         elif flag == "y" and self._channel_binding is not None:
             # The client was not offered -PLUS although the proxy did offer it, so somebody between
             # them removed it.
-            raise ScramMalformed("SCRAM channel binding negotiation error")
+            raise ProtocolViolation("SCRAM channel binding negotiation error")
 
 
 def _xor(one: bytes, other: bytes) -> bytes:
@@ -158,11 +164,69 @@ def _text(message: bytes) -> str:
     try:
         return message.decode()
     except UnicodeDecodeError:
-        raise ScramMalformed("malformed SCRAM message") from None
+        raise ProtocolViolation("malformed SCRAM message") from None
 
 
 def _decode(base64_text: str) -> bytes:
     try:
         return base64.b64decode(base64_text, validate=True)
     except (binascii.Error, ValueError):
-        raise ScramMalformed("malformed SCRAM message") from None
+        raise ProtocolViolation("malformed SCRAM message") from None
+
+
+async def authenticate(
+    channel: Channel,
+    verifier: Verifier,
+    *,
+    role: str,
+    channel_binding: bytes | None,
+    preamble: bytes = b"",
+) -> bytes:
+    """Runs the SCRAM exchange; `preamble` is sent with its first message.
+
+    Returns the AuthenticationSASLFinal, still to be sent together with what the compute sends next.
+    Raises PasswordFailed, ProtocolViolation or ConnectionLost.
+    """
+    offered = [MECHANISM]
+    if channel_binding is not None:
+        offered.insert(0, MECHANISM_PLUS)
+    await channel.write(preamble + messages.authentication_sasl(offered))
+    try:
+        mechanism, client_first = messages.sasl_initial_response(await _read_password(channel))
+        if mechanism not in offered:
+            raise ProtocolViolation("client selected an invalid SASL authentication mechanism")
+        server = ScramServer(verifier, mechanism=mechanism, channel_binding=channel_binding)
+        if not client_first:
+            # The protocol allows this. The client then answers an empty challenge.
+            await channel.write(messages.authentication_sasl_continue(b""))
+            client_first = await _read_password(channel)
+        server_first = server.first(client_first)
+        await channel.write(messages.authentication_sasl_continue(server_first))
+        server_final = server.final(await _read_password(channel))
+    except messages.MalformedMessage as error:
+        raise ProtocolViolation(str(error)) from error
+    if server_final is None:
+        raise PasswordFailed(role)
+    return messages.authentication_sasl_final(server_final)
+
+
+async def ask_for_password(channel: Channel, *, preamble: bytes = b"") -> bytes:
+    """Asks for the password in clear text and returns it; `preamble` is sent with the question.
+
+    Raises ProtocolViolation or ConnectionLost.
+    """
+    await channel.write(preamble + messages.authentication_cleartext_password())
+    password, end, rest = (await _read_password(channel, most=_MAX_PASSWORD_BYTES)).partition(b"\0")
+    if not end or rest:
+        raise ProtocolViolation("invalid password packet size")
+    return password
+
+
+async def _read_password(channel: Channel, *, most: int = _MAX_SASL_BYTES) -> bytes:
+    header = await channel.read(messages.HEADER_SIZE)
+    kind, size = header[:1], int.from_bytes(header[1:], "big") - 4
+    if kind != _PASSWORD_MESSAGE:
+        raise ProtocolViolation(f"expected password response, got message type {kind[0]}")
+    if not 0 <= size <= most:
+        raise ProtocolViolation("invalid message length")
+    return await channel.read(size)

@@ -1,2 +1,1 @@
-"""The control plane as the proxy sees it. The proxy's other packages import only `interface`,
-`compute_runs` and `traffic`."""
+"""The control plane as the proxy sees it. The proxy's other packages import only `interface`."""

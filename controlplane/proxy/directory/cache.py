@@ -74,8 +74,8 @@ class EndpointCache(Generic[Entry]):
         """`is_unavailable` tells whether the database failed to answer the last time."""
         self._is_unavailable = is_unavailable
         self._known: _BoundedStore[Entry] = _BoundedStore(_MAX_PERMANENT)
-        self._temporary: _BoundedStore[Entry] | None = (
-            _BoundedStore(_MAX_TEMPORARY) if keeps_temporary else None
+        self._temporary: _BoundedStore[Entry] = _BoundedStore(
+            _MAX_TEMPORARY if keeps_temporary else 0
         )
         self._readings: dict[str, set[_Reading]] = {}
         self._is_tracking = False
@@ -92,28 +92,21 @@ class EndpointCache(Generic[Entry]):
         if self._is_tracking:
             self._untracked_since = asyncio.get_running_loop().time()
         self._is_tracking = False
-        if self._temporary is not None:
-            self._temporary.clear()
+        self._temporary.clear()
         self._mark_outdated(*self._readings)
 
     def invalidate(self, endpoint_id: str) -> None:
         """Drops what is remembered of the endpoint, because it has changed."""
         self._known.drop(endpoint_id)
-        if self._temporary is not None:
-            self._temporary.drop(endpoint_id)
+        self._temporary.drop(endpoint_id)
         self._mark_outdated(endpoint_id)
-
-    def knows(self, endpoint_id: str, name: str) -> bool:
-        """True if `read` would not ask the database."""
-        return self._is_tracking and self._find(endpoint_id, name) is not None
 
     def any_of(self, endpoint_id: str) -> Entry:
         """Returns an entry of the endpoint that `read` would return. Raises LookupError if there is
         none."""
         if self._is_tracking:
             for store in (self._known, self._temporary):
-                found = store.any_of(endpoint_id) if store is not None else None
-                if found is not None:
+                if (found := store.any_of(endpoint_id)) is not None:
                     return found
         raise LookupError(endpoint_id)
 
@@ -147,15 +140,13 @@ class EndpointCache(Generic[Entry]):
         if not reading.is_outdated:
             if is_permanent(read):
                 self._known.put(endpoint_id, name, read)
-            elif self._temporary is not None and len(name) <= _MAX_TEMPORARY_LENGTH:
+            elif len(name) <= _MAX_TEMPORARY_LENGTH:
                 self._temporary.put(endpoint_id, name, read)
         return read
 
     def _find(self, endpoint_id: str, name: str) -> Entry | None:
         known = self._known.get(endpoint_id, name)
-        if known is None and self._temporary is not None:
-            return self._temporary.get(endpoint_id, name)
-        return known
+        return self._temporary.get(endpoint_id, name) if known is None else known
 
     def _is_usable_while_unavailable(self) -> bool:
         return asyncio.get_running_loop().time() - self._untracked_since < _UNAVAILABLE_TTL

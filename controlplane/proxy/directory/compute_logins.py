@@ -7,6 +7,8 @@ unanswered one fail at once for a while, and no question waits for another endpo
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, LiteralString, Self
 
@@ -18,11 +20,14 @@ from controlplane.compute.catalog.reading import LOGIN, MARK
 from controlplane.compute.host.accounts import is_served_by
 from controlplane.compute.processes.session import Result, of_bounded_length, parameters, socket_dir
 from controlplane.models.connecting import find_catalog_mark
-from controlplane.proxy.directory.control_database import ControlDatabase, answer_by_deadline
+from controlplane.proxy.directory.control_database import (
+    ControlDatabase,
+    ServiceCalls,
+    answer_by_deadline,
+    start_unattended,
+)
 from controlplane.proxy.directory.host_calls import HostCalls
 from controlplane.proxy.directory.interface import Clients
-from controlplane.proxy.directory.role_logins import RoleLogin
-from controlplane.proxy.directory.service_calls import ServiceCalls
 from controlplane.proxy.wire.errors import LoginUnknown
 
 log = logging.getLogger(__name__)
@@ -38,6 +43,17 @@ _SYNC_INTERVAL = 1.0
 
 # The most bytes of an answer, which is one row. The event loop of all clients reads it.
 _MAX_ANSWER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RoleLogin:
+    """A role in its compute's catalog."""
+
+    oid: int
+    can_login: bool
+    has_expired: bool
+    # A verifier, any other text that SQL has set, or a placeholder; None for no password.
+    password: str | None
 
 
 class _Connection(psycopg.AsyncConnection[Any]):
@@ -90,24 +106,14 @@ class _CatalogSession:
         question = (statement, values, within)
         asking = self._queued.get(question)
         if asking is None:
-            answer = self._answer(statement, values, row_factory, loop.time() + within, question)
-            asking = self._queued[question] = loop.create_task(answer)
-            self._asking.add(asking)
-            asking.add_done_callback(self._forget_task)
+            deadline = loop.time() + within
+            execute = partial(self._execute, statement, values, row_factory, deadline)
+            answer = self._answer(question, execute, deadline)
+            asking = self._queued[question] = start_unattended(answer, self._asking)
         return await asyncio.shield(asking)
 
-    def _forget_task(self, asking: "asyncio.Task[Any]") -> None:
-        self._asking.discard(asking)
-        if not asking.cancelled():
-            asking.exception()  # marks it as retrieved: every caller may have been cancelled
-
     async def _answer(
-        self,
-        statement: LiteralString,
-        values: tuple[object, ...],
-        row_factory: Any,
-        deadline: float,
-        question: tuple[object, ...],
+        self, question: tuple[object, ...], execute: Callable[[], Awaitable[Any]], deadline: float
     ) -> Any:
         loop = asyncio.get_running_loop()
         try:
@@ -118,7 +124,7 @@ class _CatalogSession:
                 # From here on the answer may be too old for a caller that asks the same.
                 del self._queued[question]
             try:
-                return await self._execute(statement, values, row_factory, deadline)
+                return await execute()
             finally:
                 self._lock.release()
         except (psycopg.Error, TimeoutError, OSError) as error:
@@ -213,8 +219,9 @@ class ComputeLogins:
 
     async def _call_synchronize(self, endpoint_id: str) -> bool:
         try:
-            import_catalog = partial(self._host.call, "import_catalog")
-            await self._calls.call(import_catalog, endpoint_id, within=_SYNC_TIMEOUT)
+            await self._calls.call(
+                self._host.call, "import_catalog", endpoint_id, within=_SYNC_TIMEOUT
+            )
         except Exception as error:
             # An error of the compute or the database; the next look tries again.
             log.warning(

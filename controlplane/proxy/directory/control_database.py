@@ -1,16 +1,20 @@
-"""The proxy's access to the metadata database. No call waits longer than a bound, however the
-server hangs. Used by the parts of `database_directory`."""
+"""The proxy's access to the metadata database, and to the blocking functions of the lower layers,
+each in a thread. No call waits longer than a bound, however the server hangs. Used by the parts of
+`database_directory`."""
 
 import asyncio
 import contextlib
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
-from types import TracebackType
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import psycopg
+from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.database.connection_counts import PROXY_QUERY_CONNECTIONS
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
@@ -26,6 +30,7 @@ ANSWER_TIMEOUT = 3.0
 _GRACE_SECONDS = 0.2
 # How many times a question is asked again if this process itself stood still.
 _MAX_STANDSTILLS = 3
+_MAX_CONCURRENT_CALLS = 16
 _CONNECT_TIMEOUT = 2  # seconds; libpq's minimum
 # Seconds between two timers, and their total lateness that counts as a standstill. The timers of a
 # busy loop are less late.
@@ -46,12 +51,7 @@ class StallDetector:
         self._expect()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._next.cancel()
 
     def has_stalled(self) -> bool:
@@ -77,7 +77,7 @@ class ControlDatabase:
         self._conninfo = conninfo
         self._idle: list[Connection] = []
         self._slots = asyncio.Semaphore(PROXY_QUERY_CONNECTIONS)
-        self._asking: set[asyncio.Task[object]] = set()
+        self._asking: set[asyncio.Task[Any]] = set()
         self.is_unavailable = False
 
     async def ask(self, question: Callable[[Connection], Awaitable[Answer]]) -> Answer:
@@ -100,9 +100,7 @@ class ControlDatabase:
     async def _ask(self, question: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ANSWER_TIMEOUT
-        asking = loop.create_task(self._answer(question, deadline))
-        self._asking.add(asking)
-        asking.add_done_callback(self._forget_task)
+        asking = start_unattended(self._answer(question, deadline), self._asking)
         try:
             async with asyncio.timeout_at(deadline + 2 * _GRACE_SECONDS):
                 answer = await asyncio.shield(asking)
@@ -169,10 +167,22 @@ class ControlDatabase:
         while self._idle:
             await self._idle.pop().close()
 
-    def _forget_task(self, asking: "asyncio.Task[object]") -> None:
-        self._asking.discard(asking)
-        if not asking.cancelled():
-            asking.exception()  # marks it as retrieved: every caller may have been cancelled
+
+def start_unattended(
+    work: Coroutine[Any, Any, Answer], under_way: set[asyncio.Task[Any]]
+) -> asyncio.Task[Answer]:
+    """Starts a task that runs to its end even if every caller that waits for it, shielded, is
+    cancelled. It is in `under_way` until then."""
+
+    def forget(task: asyncio.Task[Answer]) -> None:
+        under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved: every caller may have been cancelled
+
+    task = asyncio.get_running_loop().create_task(work)
+    under_way.add(task)
+    task.add_done_callback(forget)
+    return task
 
 
 async def answer_by_deadline(
@@ -200,3 +210,50 @@ def _shut_down(connection: Connection) -> None:
         socket.socket(fileno=os.dup(connection.fileno())) as connected,
     ):
         connected.shutdown(socket.SHUT_RDWR)
+
+
+class ServiceCalls:
+    """Calls blocking functions of the lower layers."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_MAX_CONCURRENT_CALLS, thread_name_prefix="service")
+
+    async def call(self, function: Callable[..., Answer], *arguments: str, within: float) -> Answer:
+        """Returns what the function returns, if it does so `within` so many seconds.
+
+        No timeout of a database connection helps against a server that hangs on a unix socket, so
+        the waiting is limited instead. A call that has not begun by then never does. One that has
+        begun goes on in its thread, and returns its database connection once the server answers.
+
+        Raises what the function raises; ControlPlaneUnavailable if the time limit has passed or the
+        database fails.
+        """
+        loop = asyncio.get_running_loop()
+        # With the context, so that log lines and operations of the call carry the client's id.
+        run = partial(copy_context().run, _freeing, function, *arguments)
+        called = loop.run_in_executor(self._threads, run)
+        try:
+            while True:
+                with StallDetector() as standstill:
+                    await asyncio.wait([called], timeout=within)
+                    if called.done():
+                        return called.result()
+                    # After a standstill of this process, the result may be there unread.
+                    if not standstill.has_stalled():
+                        raise ControlPlaneUnavailable
+        finally:
+            called.cancel()
+
+    def close(self) -> None:
+        """Waits for no call, because one that hangs must not keep the proxy from exiting."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _freeing(function: Callable[..., Answer], *arguments: str) -> Answer:
+    """Calls the function, then returns this thread's database connection to the pool."""
+    try:
+        return function(*arguments)
+    except (OperationalError, InterfaceError) as error:
+        raise ControlPlaneUnavailable from error
+    finally:
+        close_old_connections()

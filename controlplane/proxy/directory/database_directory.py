@@ -18,11 +18,9 @@ from controlplane.models.connecting import ServedHost, find_waited_for
 from controlplane.operations.actions.table import MAKES_BRANCH
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.directory.cache import EndpointCache
-from controlplane.proxy.directory.changes import ChangeListener
+from controlplane.proxy.directory.changes import ChangeListener, ComputeStates
 from controlplane.proxy.directory.compute_logins import ComputeLogins
-from controlplane.proxy.directory.compute_runs import ComputeRunWatcher
-from controlplane.proxy.directory.compute_states import ComputeStates
-from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.control_database import ControlDatabase, ServiceCalls
 from controlplane.proxy.directory.host_calls import HostCalls
 from controlplane.proxy.directory.interface import (
     Clients,
@@ -30,13 +28,13 @@ from controlplane.proxy.directory.interface import (
     PeerHost,
     RoleIdentity,
     Route,
+    Tally,
+    Traffic,
 )
 from controlplane.proxy.directory.peer_hosts import PeerHosts
 from controlplane.proxy.directory.route_lookup import RouteLookup
-from controlplane.proxy.directory.service_calls import ServiceCalls
-from controlplane.proxy.directory.traffic import Tally, Traffic
 from controlplane.proxy.directory.usage_reports import ActivityReports, Problems, TrafficReports
-from controlplane.proxy.directory.waking import Waker
+from controlplane.proxy.directory.waking import ComputeRunWatcher, Waker
 from controlplane.proxy.wire.errors import ENDED, ControlPlaneUnavailable, HostUnavailable
 
 log = logging.getLogger(__name__)
@@ -47,16 +45,15 @@ Answer = TypeVar("Answer")
 # which it asks again.
 _WORKER_START_TIMEOUT = 20.0
 _RETRY_DELAY = 0.2
-# Seconds that a client waits while its endpoint is stopped on one host and started on another, and
-# after which the rows are read again even without a notification.
+# Seconds that a client waits while its endpoint is stopped on one host and started on another.
 _MOVE_TIMEOUT = 10.0
-_POLL_INTERVAL = 1.0
 # Seconds that writing the last refusals may take when the proxy exits.
 _LAST_WRITE_TIMEOUT = 2.0
 
 
 class DatabaseDirectory:
-    """See `interface.Directory`. `run` must be running for as long as the directory is used."""
+    """Implements `interface.Directory`, which describes the methods. `run` must be running for as
+    long as the directory is used."""
 
     def __init__(
         self,
@@ -106,7 +103,7 @@ class DatabaseDirectory:
             with contextlib.suppress(ControlPlaneUnavailable):
                 await self._traffic_reports.report()
             with contextlib.suppress(ControlPlaneUnavailable):
-                await self._calls.call(_write_refusals, "", within=_LAST_WRITE_TIMEOUT)
+                await self._calls.call(refusals.close, within=_LAST_WRITE_TIMEOUT)
             self._calls.close()
             self._waker.close()
             self._compute_runs.close()
@@ -140,13 +137,11 @@ class DatabaseDirectory:
         await self._changes.are_received.wait()
 
     def counting(self, endpoint_id: str) -> AbstractContextManager[Tally]:
-        """See `Directory.counting`."""
         return self._traffic.counting(endpoint_id, self._changes.branch_of(endpoint_id))
 
     def note_refusal(
         self, route: Route | None, role: str, *, address: str, is_outside: bool = False
     ) -> None:
-        """See `Directory.note_refusal`."""
         kind = EventType.CONNECTION_NOT_ALLOWED if is_outside else EventType.CONNECTION_REFUSED
         if route is None:
             refusals.note(Refusal(kind, address=address))
@@ -166,33 +161,26 @@ class DatabaseDirectory:
             # The client is led to the host that the project moves to.
             changed = self._changes.next_change(endpoint_id)
             if (route := await find()) is not None and route.is_moving:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), _POLL_INTERVAL)
+                await self._changes.wait_for(changed)
                 route = await find()
         return route
 
     async def route_of_any_role(self, endpoint_id: str) -> Route | None:
-        """See `Directory.route_of_any_role`."""
         return await self._routes.of_any_role(endpoint_id)
 
     def peers(self) -> Mapping[str, PeerHost]:
-        """See `Directory.peers`."""
         return self._peers.known
 
     async def read_peers(self) -> None:
-        """See `Directory.read_peers`."""
         await self._peers.read()
 
     async def open_receiver(self) -> socket.socket | None:
-        """See `Directory.open_receiver`."""
         return await self._opened("open_receiver")
 
     async def open_log_source(self, receiver_id: str, host_id: str) -> socket.socket | None:
-        """See `Directory.open_log_source`."""
         return await self._opened("open_log_source", receiver_id, host_id)
 
     async def end_log_source(self, receiver_id: str) -> None:
-        """See `Directory.end_log_source`."""
         try:
             await asyncio.to_thread(self._host.call, "take_out_ended", receiver_id)
         except (OSError, LockTimeout, DatabaseError, ControlPlaneUnavailable) as error:
@@ -208,7 +196,6 @@ class DatabaseDirectory:
         return None if descriptor is None else socket.socket(fileno=descriptor)
 
     def lookup_time(self) -> float:
-        """See `Directory.lookup_time`."""
         return self._routes.lookups.usual
 
     async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
@@ -231,7 +218,6 @@ class DatabaseDirectory:
         return await self._retry_through_restart(wake)
 
     async def waited_for(self, endpoint_id: str) -> tuple[str, bool]:
-        """See `Directory.waited_for`."""
         with contextlib.suppress(ControlPlaneUnavailable):
             ask = partial(find_waited_for, endpoint_id=endpoint_id)
             if found := await self._database.ask(ask):
@@ -240,7 +226,3 @@ class DatabaseDirectory:
                     return f"its branch {branch_id} is not ready yet, {action} still runs", True
                 return f"it waits for the operation {action}", False
         return "", False
-
-
-def _write_refusals(_: str) -> None:
-    refusals.close()

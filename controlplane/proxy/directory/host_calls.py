@@ -66,10 +66,6 @@ def _start_pooler(endpoint_id: str, branch_id: str) -> Version:
         return ensure_pooler(branch_id, directory, roles=roles)
 
 
-def _open_run(endpoint_id: str, branch_id: str) -> int | None:
-    return compute.open_run(branch_id, endpoint_id)
-
-
 def _open_log() -> int:
     """The log, which the supervisor of `up` does not write any more. This process writes to it
     too."""
@@ -95,7 +91,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "notice_death": waking.notice_death,
     "import_catalog": import_catalog,
     "check_secret_key": refuse_other_key,
-    "open_run": _open_run,
+    "open_run": compute.open_run,
     "open_log": _open_log,
     "open_certificate": _open_certificate,
     "open_key": _open_key,
@@ -106,10 +102,8 @@ CALLS: Mapping[str, Callable[..., Any]] = {
 def calls() -> Mapping[str, Callable[..., Any]]:
     """CALLS, and those of the features. A call whose name begins with `open_` returns a descriptor,
     which the caller closes."""
-    return {
-        **CALLS,
-        **{name: do for feature in features() for name, do in feature.host_calls.items()},
-    }
+    of_features = {name: do for one in features() for name, do in one.host_calls.items()}
+    return {**CALLS, **of_features}
 
 
 _ERRORS = {

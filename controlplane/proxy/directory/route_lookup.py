@@ -1,26 +1,21 @@
 """Finds the endpoint that a client names, and the verifier that its password is checked against:
-from the rows, and from the endpoint's compute if it runs."""
+from the rows, and from what SQL has changed since in the endpoint's compute, if it runs."""
 
 import time
 from dataclasses import dataclass, replace
 from functools import partial
 
+from controlplane import clock
+from controlplane.compute.catalog.reading import is_placeholder, is_verifier, placeholder_of
 from controlplane.models.connecting import RouteRow, ServedHost, find_route
+from controlplane.models.reserved_names import is_reserved_role
 from controlplane.proxy.authentication.access_rules import AccessRules, parse_rules
 from controlplane.proxy.directory.cache import EndpointCache
-from controlplane.proxy.directory.compute_logins import ComputeLogins
-from controlplane.proxy.directory.compute_states import ComputeStates
+from controlplane.proxy.directory.changes import ComputeStates
+from controlplane.proxy.directory.compute_logins import ComputeLogins, RoleLogin
 from controlplane.proxy.directory.control_database import ControlDatabase
 from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route
-from controlplane.proxy.directory.role_logins import (
-    RoleLogin,
-    is_in_rows,
-    is_older,
-    is_reserved,
-    verifier_by_compute,
-    verifier_by_row,
-)
-from controlplane.proxy.limits.pacing import LookupTimes
+from controlplane.proxy.limits.pending_clients import LookupTimes
 from controlplane.proxy.wire.errors import LoginUnknown, PasswordFailed, WakeFailed
 
 # Seconds within which a compute must answer whether a role may log in. Before the client has
@@ -169,3 +164,55 @@ def _identity_of(row: RouteRow, oid: int | None) -> RoleIdentity:
     if oid is not None and row.compute_oid not in (None, oid):
         return RoleIdentity(None, oid)  # SQL has created another role of that name
     return RoleIdentity(row.role_id, oid, row.sessions_end_at)
+
+
+def verifier_by_row(row: RouteRow) -> str | None:
+    """Returns None if the role may not log in, as far as the rows say."""
+    has_expired = row.valid_until is not None and row.valid_until <= clock.now()
+    return None if row.no_login or has_expired else row.verifier or None
+
+
+def verifier_by_compute(row: RouteRow, login: RoleLogin | None) -> str | None:
+    """Returns None if the role may not log in. `login` is None if the compute has no such role."""
+    if login is None or login.oid in row.doomed:
+        # If the row has an OID, SQL has dropped the role. Otherwise the role is yet to be created
+        # in the compute, which will then decide.
+        return verifier_by_row(row) if row.compute_oid is None else None
+    if not login.can_login:
+        return None
+    if row.password_is_newer:
+        return row.verifier or None
+    if login.has_expired:
+        return None
+    if is_placeholder(login.password) or (login.password is None and row.compute_oid is None):
+        return row.verifier or None
+    return login.password if login.password and is_verifier(login.password) else None
+
+
+def is_in_rows(row: RouteRow, login: RoleLogin | None) -> bool:
+    """True if the rows agree with what the compute says of the role."""
+    if login is None:
+        return row.compute_oid is None
+    # An operation is about to apply the API's password, or the role's deletion, to the compute.
+    if row.password_is_newer or login.oid in row.doomed:
+        return True
+    return (
+        row.compute_oid == login.oid
+        and login.can_login is not row.no_login
+        and login.password == placeholder_of(row.verifier or "")
+    )
+
+
+def is_older(row: RouteRow, login: RoleLogin | None) -> bool:
+    """True if the row was read before it got the password that a placeholder stands for now."""
+    return (
+        login is not None
+        and is_placeholder(login.password)
+        and login.password != placeholder_of(row.verifier or "")
+        and not row.password_is_newer
+    )
+
+
+def is_reserved(role: str) -> bool:
+    """True if no client can have this role, whatever a compute says of it."""
+    return is_reserved_role(role) or len(role.encode()) > 63 or "\0" in role

@@ -11,7 +11,7 @@ from functools import partial
 from controlplane import clock
 from controlplane.models.connecting import ServedHost, report_alive, report_traffic, report_used
 from controlplane.proxy.directory.control_database import ControlDatabase
-from controlplane.proxy.directory.traffic import Key, Traffic
+from controlplane.proxy.directory.interface import Key, Traffic
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 
 # As {name, detail}.

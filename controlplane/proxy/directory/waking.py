@@ -1,10 +1,13 @@
-"""Has computes started, and poolers beside them, for waiting clients."""
+"""Has computes started, and poolers beside them, for waiting clients. And notices at once when a
+compute with pooled clients has died: its pooler keeps running and accepts queries that no compute
+will answer."""
 
 import asyncio
 import contextlib
 import logging
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,13 +17,10 @@ from controlplane.compute.pooler import PoolerUnavailable, pooler_socket
 from controlplane.compute.processes.session import socket_dir
 from controlplane.models import Action, Operation
 from controlplane.models.connecting import find_failure
-from controlplane.proxy.directory.changes import ChangeListener
-from controlplane.proxy.directory.compute_runs import ComputeRun, ComputeRunWatcher
-from controlplane.proxy.directory.compute_states import ComputeState, ComputeStates
-from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.changes import ChangeListener, ComputeState, ComputeStates
+from controlplane.proxy.directory.control_database import ControlDatabase, ServiceCalls
 from controlplane.proxy.directory.host_calls import ComputeStopped, HostCalls
-from controlplane.proxy.directory.interface import ComputeAddress, ComputeStart
-from controlplane.proxy.directory.service_calls import ServiceCalls
+from controlplane.proxy.directory.interface import ComputeAddress, ComputeRun, ComputeStart
 from controlplane.proxy.wire.errors import (
     DisabledEndpointRefused,
     HostUnavailable,
@@ -33,14 +33,56 @@ from controlplane.services.rules.quotas import QuotaExceeded
 
 log = logging.getLogger(__name__)
 
-# Seconds. A notification may be lost with its connection, so a waiting call reads the state again
-# after this time.
-_POLL_INTERVAL = 1.0
 # Time limits of the calls below, in seconds. A start is requested in its call, not awaited.
 _ASK_TIMEOUT = 4.0
 _POOLER_TIMEOUT, _POOLER_RETRY_DELAY = 16.0, 0.05
 _DEATH_NOTICE_TIMEOUT = 10.0
 _LOOK_TIMEOUT = 5.0
+
+
+class ComputeRunWatcher:
+    """Must be used within one event loop. `ended` is called with the id of each endpoint whose run
+    has ended."""
+
+    def __init__(self, ended: Callable[[str], None]) -> None:
+        self._ended = ended
+        self._by_endpoint: dict[str, ComputeRun] = {}
+
+    def of(self, endpoint_id: str, run: str | None) -> ComputeRun | None:
+        """Returns the endpoint's run, if it is watched."""
+        watched = self._by_endpoint.get(endpoint_id)
+        return watched if watched is not None and watched.run == run else None
+
+    def watch(self, endpoint_id: str, run: str, descriptor: int) -> ComputeRun:
+        """Watches the endpoint's run, given a descriptor from `compute.open_run`, which is closed
+        with it. Returns the run."""
+        if known := self.of(endpoint_id, run):
+            # Another client's call was faster.
+            os.close(descriptor)
+            return known
+        if watched := self._by_endpoint.get(endpoint_id):
+            self._forget(endpoint_id, watched)
+        watched = self._by_endpoint[endpoint_id] = ComputeRun(run, descriptor)
+        asyncio.get_running_loop().add_reader(descriptor, self._end, endpoint_id, watched)
+        return watched
+
+    def forget_pooler(self, endpoint_id: str) -> None:
+        """Forgets that the endpoint's compute has a pooler, which may have died."""
+        if watched := self._by_endpoint.get(endpoint_id):
+            watched.pooler_version = None
+
+    def close(self) -> None:
+        for endpoint_id, watched in list(self._by_endpoint.items()):
+            self._forget(endpoint_id, watched)
+
+    def _end(self, endpoint_id: str, watched: ComputeRun) -> None:
+        self._forget(endpoint_id, watched)
+        self._ended(endpoint_id)
+
+    def _forget(self, endpoint_id: str, watched: ComputeRun) -> None:
+        asyncio.get_running_loop().remove_reader(watched.descriptor)
+        watched.close()
+        del self._by_endpoint[endpoint_id]
 
 
 class Waker:
@@ -120,7 +162,7 @@ class Waker:
             # Requested once even if a start is under way: that may be queued behind others, and
             # this moves it to the front.
             if state.is_coming and operations is not None:
-                await self._wait_for(changed)
+                await self._changes.wait_for(changed)
                 continue
             if operations:
                 failure = partial(
@@ -160,7 +202,7 @@ class Waker:
             seen, state = state, await self._check_compute(endpoint_id)
             if state == seen:
                 # An operation holds the branch, and will record the outcome.
-                await self._wait_for(changed)
+                await self._changes.wait_for(changed)
         return state
 
     async def _runs(self, endpoint_id: str, state: ComputeState) -> bool:
@@ -173,25 +215,20 @@ class Waker:
         """Returns what a function of CALLS finds, which takes no time in this process."""
         if self._host.is_here:
             return self._host.call(name, *arguments)
-        *others, last = arguments
-        call = partial(self._host.call, name, *others)
-        return await self._calls.call(call, last, within=_LOOK_TIMEOUT)
+        return await self._calls.call(self._host.call, name, *arguments, within=_LOOK_TIMEOUT)
 
     async def _check_compute(self, endpoint_id: str) -> ComputeState:
         """Returns the endpoint's state after its compute, which did not answer, was checked."""
         self._compute_runs.forget_pooler(endpoint_id)
         try:
-            notice = partial(self._host.call, "notice_death")
-            await self._calls.call(notice, endpoint_id, within=_DEATH_NOTICE_TIMEOUT)
+            await self._calls.call(
+                self._host.call, "notice_death", endpoint_id, within=_DEATH_NOTICE_TIMEOUT
+            )
         except LockTimeout:
             log.info(
                 "compute does not answer, and its branch is locked", extra={"endpoint": endpoint_id}
             )
         return await self._states.look(endpoint_id)
-
-    async def _wait_for(self, changed: asyncio.Event) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), _POLL_INTERVAL)
 
     async def _address(
         self, endpoint_id: str, state: ComputeState, *, pooled: bool
@@ -203,9 +240,9 @@ class Waker:
         compute_run = await self._watched(endpoint_id, state.branch_id, run)
         version = compute_run.pooler_version if compute_run is not None else None
         if version is None:
-            start = partial(self._host.call, "start_pooler", endpoint_id)
+            call = partial(self._host.call, "start_pooler", endpoint_id, state.branch_id)
             try:
-                found = await self._calls.call(start, state.branch_id, within=_POOLER_TIMEOUT)
+                found = await self._calls.call(call, within=_POOLER_TIMEOUT)
                 version = (found[0], found[1])
             except (PoolerUnavailable, LockTimeout) as error:
                 raise WakeFailed(str(error)) from error
@@ -218,5 +255,5 @@ class Waker:
         the compute does not run for this endpoint any more, or the kernel cannot report its end."""
         if watched := self._compute_runs.of(endpoint_id, run):
             return watched
-        descriptor = await self._look_up("open_run", endpoint_id, branch_id)
+        descriptor = await self._look_up("open_run", branch_id, endpoint_id)
         return descriptor and self._compute_runs.watch(endpoint_id, run, descriptor)

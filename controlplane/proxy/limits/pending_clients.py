@@ -1,14 +1,39 @@
-"""Bounds the clients that have not authenticated yet, and chooses which of them is closed when one
-more arrives."""
+"""Clients that have not authenticated yet: bounds how many there are, and delays their answers,
+longer if they keep trying wrong passwords, and so that the time of an answer does not tell whether
+a name exists."""
 
-from collections import OrderedDict
+import asyncio
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ipaddress import IPv6Address
 from typing import Protocol
 
 from controlplane.address_ranges import parse_address
+from controlplane.proxy.wire.readiness import resolve
 
 # A user of one address in such a network usually has all of them.
 _IPV6_NETWORK_BITS = 64
+
+# Of the delay after wrong passwords; the times are in seconds.
+_FREE_FAILURES = 3
+_MIN_DELAY = 0.1
+_MAX_DELAY = 2.0
+_FORGET_AFTER = 60.0
+_MAX_ADDRESSES = 10_000
+
+# The shortest and longest delay for a lookup, in seconds. Most lookups take half of the shortest.
+# If the longest were longer, unauthenticated clients could slow down everybody.
+_MIN_LOOKUP_SECONDS = 0.001
+_MAX_LOOKUP_SECONDS = 0.02
+# The event loop's timers count in milliseconds, so they may be early by one.
+_TICK = 0.001
+# The usual time is exceeded by a tenth of the last _MAX_LOOKUPS lookups, without those that ended
+# more than _LOOKUP_WINDOW seconds ago. If they are fewer than _MIN_LOOKUPS, two exceed it.
+_MAX_LOOKUPS = 100
+_MIN_LOOKUPS = 20
+_LOOKUP_WINDOW = 60.0
 
 
 class PendingClient(Protocol):
@@ -64,3 +89,69 @@ def origin_of(address: str) -> int:
         # Larger than any IPv4 address, for every IPv6 network in use.
         return int(parsed) >> (128 - _IPV6_NETWORK_BITS)
     return int(parsed)
+
+
+class FailurePace:
+    """Delays only the answers to wrong passwords. A correct password from the same address, which
+    other clients may share, is never answered later. Passwords are long and random, so this
+    protects the proxy's time, not the passwords."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        # By address, the last one at the end: its failures in a row, and when the last one was.
+        self._records: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def pause(self, address: str) -> float:
+        """Records a failure from the address. Returns the seconds to wait before answering."""
+        now = self._clock()
+        failures, last = self._records.pop(address, (0, now))
+        failures = 1 if now - last > _FORGET_AFTER else failures + 1
+        self._records[address] = failures, now
+        if len(self._records) > _MAX_ADDRESSES:
+            self._records.popitem(last=False)
+        beyond = min(failures - _FREE_FAILURES, 16)
+        return min(_MIN_DELAY * 2.0 ** (beyond - 1), _MAX_DELAY) if beyond > 0 else 0.0
+
+
+class LookupTimes:
+    """Measures how long the database takes to look up a name."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        # For each lookup: when it ended, and how many seconds it took.
+        self._times: deque[tuple[float, float]] = deque(maxlen=_MAX_LOOKUPS)
+        self._usual = 0.0
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        began = self._clock()
+        try:
+            yield
+        finally:
+            ended = self._clock()
+            self._times.append((ended, ended - began))
+            self._count()
+
+    @property
+    def usual(self) -> float:
+        """The seconds within which most lookups end; 0 if too few lookups are known."""
+        if self._times and self._times[0][0] < self._clock() - _LOOKUP_WINDOW:
+            while self._times and self._times[0][0] < self._clock() - _LOOKUP_WINDOW:
+                self._times.popleft()
+            self._count()
+        return self._usual
+
+    def _count(self) -> None:
+        slower = max(len(self._times), _MIN_LOOKUPS) // 10
+        longest_first = sorted((took for _, took in self._times), reverse=True)
+        self._usual = longest_first[slower] if len(longest_first) > slower else 0.0
+
+
+def answer_due(loop: asyncio.AbstractEventLoop, lookup_time: float) -> "asyncio.Future[None]":
+    """Returns a future that resolves when a client may be answered about a name whose lookup begins
+    now. That is no sooner than most lookups end, so an answer's time does not tell whether the name
+    was in memory. The caller awaits it after the lookup, so all names wait by the same clock."""
+    bounded = min(max(lookup_time, _MIN_LOOKUP_SECONDS), _MAX_LOOKUP_SECONDS)
+    due = loop.create_future()
+    loop.call_later(math.ceil(bounded / _TICK) * _TICK + _TICK, resolve, due)
+    return due

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
-from controlplane.proxy.over_http.errors import (
+from controlplane.proxy.over_http.request import (
     RequestRefused,
     ResponseTooLarge,
     StatementFailed,
@@ -36,7 +36,6 @@ _MAX_INLINE_BYTES = 16_384
 _CLEAN_TIMEOUT = 5.0
 _CANCEL_TIMEOUT = 5.0
 
-_HEADER = struct.Struct("!cI")
 _SYNC = messages.message(b"S", b"")
 _EXECUTE = messages.message(b"E", b"\0" + b"\0\0\0\0")
 _DESCRIBE = messages.message(b"D", b"P\0")
@@ -85,6 +84,7 @@ class ComputeSession:
     ) -> None:
         """`converting` is for large parts of answers."""
         self._connection = connection
+        self.address = connection.address
         self._converting = converting
         self._channel = connection.channel
         self._readiness = readiness
@@ -272,10 +272,10 @@ class ComputeSession:
         ResponseTooLarge if the next message alone is larger than any answer."""
         if len(self._buffer) < messages.HEADER_SIZE:
             return messages.HEADER_SIZE
-        _, length = _HEADER.unpack_from(self._buffer)
+        length = int.from_bytes(self._buffer[1 : messages.HEADER_SIZE], "big")
         if length > MAX_RESPONSE_BYTES:
             raise ResponseTooLarge(MAX_RESPONSE_BYTES)
-        return 1 + int(length)
+        return 1 + length
 
     async def _read_more(self) -> None:
         # A server that writes as fast as this reads must not keep the loop from other clients.

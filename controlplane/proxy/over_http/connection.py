@@ -9,20 +9,21 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
-from typing import Protocol
 
 import h11
 
 from controlplane.metrics import figures
 from controlplane.proxy.over_http import websocket
-from controlplane.proxy.over_http.errors import (
+from controlplane.proxy.over_http.request import (
+    MemoryBudget,
+    MemoryReservation,
+    Request,
     RequestRefused,
     RequestTooLarge,
+    Response,
     StatementFailed,
     error_response,
 )
-from controlplane.proxy.over_http.memory_budget import MemoryBudget, MemoryReservation
-from controlplane.proxy.over_http.request import Request, Response
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.errors import ConnectionLost, ProxyError
 
@@ -54,13 +55,8 @@ _VERSIONS = (b"1.0", b"1.1")
 _SINGLE = {"authorization", "content-type", "sec-websocket-key", "sec-websocket-version"}
 
 
-class Body(Protocol):
-    """Reads a request's body. Raises RequestTooLarge, RequestRefused, MemoryExhausted,
-    ConnectionLost."""
-
-    def __call__(self, reservation: MemoryReservation) -> Awaitable[bytes]: ...
-
-
+# Reads a request's body. Raises RequestTooLarge, RequestRefused, MemoryExhausted, ConnectionLost.
+Body = Callable[[MemoryReservation], Awaitable[bytes]]
 # The reservation is for the request and its response, and lasts until the client has read that.
 Handler = Callable[[Request, Body, MemoryReservation], Awaitable[Response]]
 

@@ -2,11 +2,9 @@
 its endpoint's compute."""
 
 import functools
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from controlplane.metrics import figures
@@ -16,10 +14,15 @@ from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http.compute_session import ComputeSession, batch_messages
 from controlplane.proxy.over_http.connection import Body
-from controlplane.proxy.over_http.errors import ConnectionStringRefused, RequestRefused
-from controlplane.proxy.over_http.json_reading import SMALL_BODY_BYTES
-from controlplane.proxy.over_http.memory_budget import MemoryBudget, MemoryReservation
-from controlplane.proxy.over_http.request import Request, Response
+from controlplane.proxy.over_http.request import (
+    SMALL_BODY_BYTES,
+    ConnectionStringRefused,
+    MemoryBudget,
+    MemoryReservation,
+    Request,
+    RequestRefused,
+    Response,
+)
 from controlplane.proxy.over_http.results import Results
 from controlplane.proxy.over_http.session_pool import SessionKey, SessionPool
 from controlplane.proxy.over_http.statements import (
@@ -39,13 +42,11 @@ from controlplane.proxy.over_http.statements import (
 from controlplane.proxy.peers.passing import LeadsElsewhere
 from controlplane.proxy.peers.requests import PeerRequests
 from controlplane.proxy.relaying import compute
-from controlplane.proxy.relaying.client import AdmittedClient
+from controlplane.proxy.relaying.compute import AdmittedClient
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.wire.destination import Destination, find_destination
 from controlplane.proxy.wire.errors import ForeignServerName
 from controlplane.proxy.wire.readiness import Readiness
-
-log = logging.getLogger(__name__)
 
 Proof = TypeVar("Proof")
 
@@ -102,16 +103,10 @@ def _abandoned_on_disconnect(caller: Caller) -> Iterator[None]:
         caller.channel.unwatch()
 
 
-@dataclass(frozen=True, slots=True)
-class _ParsedBatch:
-    batch: Batch
-    # The batch as messages to Postgres.
-    wire: bytes
-
-
-def _read(headers: Mapping[str, str], body: bytes) -> _ParsedBatch:
+def _read(headers: Mapping[str, str], body: bytes) -> tuple[Batch, bytes]:
+    """Returns the batch, and the batch as messages to Postgres. Raises RequestRefused."""
     batch = read_batch(headers, body)
-    return _ParsedBatch(batch, batch_messages(batch))
+    return batch, batch_messages(batch)
 
 
 class Queries:
@@ -174,9 +169,9 @@ class Queries:
         assert caller.admission is not None
         memory.account_id = caller.admission.account_id
         try:
-            statements = await self._read(request.headers, await body(memory))
-            results = await self._run(caller, destination, verifier, statements, memory.grow)
-            headers = echoed(request.headers) if statements.batch.begin is not None else []
+            parsed = await self._read(request.headers, await body(memory))
+            results = await self._run(caller, destination, verifier, parsed, memory.grow)
+            headers = echoed(request.headers) if results.is_batch else []
             answer = Response(200, results.body(), headers)
             with caller.counting() as sent:
                 sent.bytes += len(answer.body)
@@ -212,7 +207,7 @@ class Queries:
                 caller.dismiss()
         return Response(answer.status, answer.body, answer.headers)
 
-    async def _read(self, headers: Mapping[str, str], body: bytes) -> _ParsedBatch:
+    async def _read(self, headers: Mapping[str, str], body: bytes) -> tuple[Batch, bytes]:
         if len(body) <= SMALL_BODY_BYTES:
             return _read(headers, body)
         loop = self._readiness.loop
@@ -223,7 +218,7 @@ class Queries:
         caller: Caller,
         destination: Destination,
         verifier: Verifier,
-        parsed: _ParsedBatch,
+        parsed: tuple[Batch, bytes],
         grow: Callable[[int], None],
     ) -> Results:
         key = SessionKey(
@@ -232,43 +227,36 @@ class Queries:
         if destination.pooled:
             return await self._run_pooled(caller, destination, parsed, grow)
 
-        async def connect(address: ComputeAddress) -> tuple[ComputeAddress, ComputeSession]:
+        async def connect(address: ComputeAddress) -> ComputeSession:
             open_one = functools.partial(self._open, address, destination)
-            return address, await self.pool.take(key, address, open_one)
+            return await self.pool.take(key, address, open_one)
 
         with _abandoned_on_disconnect(caller):
-            await self.pool.enter(key, within=self._settings.wake_timeout)
+            places = await self.pool.enter(key, within=self._settings.wake_timeout)
         try:
-            address, session = await caller.connect_to_compute(
-                destination, connect, discard=lambda unwanted: unwanted[1].close()
-            )
+            session = await caller.connect_to_compute(destination, connect)
             try:
                 with _abandoned_on_disconnect(caller):
-                    return await session.run(parsed.batch, parsed.wire, clean=True, grow=grow)
+                    return await session.run(*parsed, clean=True, grow=grow)
             finally:
-                self.pool.give_back(key, address, session)
+                self.pool.give_back(key, session)
         finally:
-            self.pool.leave(key)
+            places.release()
 
     async def _run_pooled(
         self,
         caller: Caller,
         destination: Destination,
-        parsed: _ParsedBatch,
+        parsed: tuple[Batch, bytes],
         grow: Callable[[int], None],
     ) -> Results:
         """Runs the batch through the endpoint's PgBouncer, which keeps the sessions and limits
         their number."""
-
-        async def connect(address: ComputeAddress) -> ComputeSession:
-            return await self._open(address, destination)
-
-        session = await caller.connect_to_compute(
-            destination, connect, discard=ComputeSession.close
-        )
+        connect = functools.partial(self._open, destination=destination)
+        session = await caller.connect_to_compute(destination, connect)
         try:
             with _abandoned_on_disconnect(caller):
-                return await session.run(parsed.batch, parsed.wire, clean=False, grow=grow)
+                return await session.run(*parsed, clean=False, grow=grow)
         finally:
             session.close()
 

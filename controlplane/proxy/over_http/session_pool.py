@@ -2,9 +2,10 @@
 process, which is more than most requests cost."""
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from controlplane.proxy.authentication.scram import Verifier
 from controlplane.proxy.directory.interface import ComputeAddress
@@ -21,12 +22,10 @@ _MAX_IDLE = 400
 
 class SessionsTaken(ProxyError):
     sqlstate = "53300"
-
-    def __init__(self) -> None:
-        super().__init__(
-            f"sorry, too many clients already: {MAX_SESSIONS} HTTP requests of this role are in "
-            "progress, and none has ended in time"
-        )
+    words = (
+        f"sorry, too many clients already: {MAX_SESSIONS} HTTP requests of this role are in "
+        "progress, and none has ended in time"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +42,8 @@ class SessionKey:
 
 
 @dataclass(eq=False, slots=True)
-class _Place:
-    """The places of one key."""
-
-    taken: int = 0
-    waiting: deque["asyncio.Future[None]"] = field(default_factory=deque)
-
-
-@dataclass(eq=False, slots=True)
 class _Idle:
     key: SessionKey
-    address: ComputeAddress
     session: ComputeSession
     end: asyncio.TimerHandle
 
@@ -63,7 +53,7 @@ class SessionPool:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._places: dict[SessionKey, _Place] = {}
+        self._places: WeakValueDictionary[SessionKey, asyncio.Semaphore] = WeakValueDictionary()
         # The oldest first.
         self._idle: OrderedDict[ComputeSession, _Idle] = OrderedDict()
         self._idle_by_key: dict[tuple[SessionKey, ComputeAddress], list[_Idle]] = {}
@@ -72,37 +62,16 @@ class SessionPool:
         """Returns the number of idle sessions."""
         return len(self._idle)
 
-    async def enter(self, key: SessionKey, *, within: float) -> None:
-        """Waits up to `within` seconds for a place to use one session of the key, which `leave`
-        gives back. Raises SessionsTaken."""
-        place = self._places.setdefault(key, _Place())
-        if place.taken < MAX_SESSIONS:
-            place.taken += 1
-            return
-        turn = self._loop.create_future()
-        place.waiting.append(turn)
+    async def enter(self, key: SessionKey, *, within: float) -> asyncio.Semaphore:
+        """Waits up to `within` seconds for a place to use one session of the key. Returns the
+        key's places, whose `release` gives it back. Raises SessionsTaken."""
+        places = self._places.setdefault(key, asyncio.Semaphore(MAX_SESSIONS))
         try:
             async with asyncio.timeout(within):
-                await turn
-        except (TimeoutError, asyncio.CancelledError) as ending:
-            if turn.done() and not turn.cancelled():
-                # The place had been given to this request already.
-                self.leave(key)
-            if isinstance(ending, TimeoutError):
-                raise SessionsTaken from None
-            raise
-
-    def leave(self, key: SessionKey) -> None:
-        place = self._places[key]
-        while place.waiting:
-            turn = place.waiting.popleft()
-            if not turn.done():
-                # The place passes on directly, so no other request can take it in between.
-                turn.set_result(None)
-                return
-        place.taken -= 1
-        if not place.taken:
-            del self._places[key]
+                await places.acquire()
+        except TimeoutError:
+            raise SessionsTaken from None
+        return places
 
     async def take(
         self,
@@ -123,16 +92,16 @@ class SessionPool:
             session.close()
         return await open_one()
 
-    def give_back(self, key: SessionKey, address: ComputeAddress, session: ComputeSession) -> None:
+    def give_back(self, key: SessionKey, session: ComputeSession) -> None:
         """Keeps the session for a while. Closes it if it is broken; closes the oldest idle session
         if there are too many."""
         if session.is_broken:
             session.close()
             return
         end = self._loop.call_later(IDLE_TIMEOUT, self._close, session)
-        idle = _Idle(key, address, session, end)
+        idle = _Idle(key, session, end)
         self._idle[session] = idle
-        self._idle_by_key.setdefault((key, address), []).append(idle)
+        self._idle_by_key.setdefault((key, session.address), []).append(idle)
         if len(self._idle) > _MAX_IDLE:
             self._close(next(iter(self._idle)))
 
@@ -154,7 +123,7 @@ class SessionPool:
     def _forget(self, idle: _Idle) -> None:
         idle.end.cancel()
         del self._idle[idle.session]
-        at = (idle.key, idle.address)
+        at = (idle.key, idle.session.address)
         self._idle_by_key[at].remove(idle)
         if not self._idle_by_key[at]:
             del self._idle_by_key[at]

@@ -1,15 +1,19 @@
 """Parses a `POST /sql`: the endpoint, the role, the statements, and the format of the answer. Pure
 functions on headers and bytes."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from controlplane.proxy.over_http.errors import ConnectionStringRefused, RequestRefused
-from controlplane.proxy.over_http.json_reading import read_json, unparsable
-from controlplane.proxy.over_http.values import parameter
+from controlplane.proxy.over_http.request import (
+    ConnectionStringRefused,
+    RequestRefused,
+    read_json,
+    unparsable,
+)
 
 CONNECTION_STRING = "neon-connection-string"
 RAW_TEXT_OUTPUT = "neon-raw-text-output"
@@ -39,6 +43,9 @@ _EXPLAIN = re.compile(rf"\s*EXPLAIN\s*\(({_OPTION}(?:,{_OPTION})*)\)", re.ASCII 
 # In characters. Matching takes memory of some hundred times the list's size.
 _MAX_EXPLAIN_LENGTH = 4096
 _NEONS = re.compile(r"\s*(?:FILECACHE|PREFETCH)\b.*", re.ASCII | re.IGNORECASE | re.DOTALL)
+
+# No other thread goes on within one call of C. So `iterencode` writes JSON value by value.
+_JSON_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 Headers = Mapping[str, str]
 
@@ -192,6 +199,34 @@ def _statement(sent: Any, *, as_arrays: bool) -> Statement:
         parameters=[None if text is None else _encoded(text) for text in texts],
         as_arrays=own_mode if isinstance(own_mode, bool) else as_arrays,
     )
+
+
+def parameter(value: object) -> str | None:
+    """Returns a JSON value as a parameter's text. Lists become arrays, objects JSON."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return _array(value)
+    if type(value) is int:
+        return str(value)
+    return "".join(_JSON_ENCODER.iterencode(value))
+
+
+def _array(values: list[object]) -> str:
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def _element(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, list):
+        return _array(value)
+    if isinstance(value, (str, dict)):
+        escaped = (parameter(value) or "").replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return parameter(value) or ""
 
 
 def _encoded(text: str) -> bytes:

@@ -12,8 +12,7 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, generate_accept_token
 
-from controlplane.proxy.over_http.errors import RequestRefused
-from controlplane.proxy.over_http.request import Request
+from controlplane.proxy.over_http.request import Request, RequestRefused
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
 
 _VERSION = "13"

@@ -21,7 +21,7 @@ from controlplane.proxy.wire.errors import ProtocolViolation
 # A release that could not read another one's header changes this number.
 _VERSION = 1
 _LENGTH_SIZE = 4
-# A password of the greatest length (`authentication.sasl`), and room for the rest.
+# A password of the greatest length (`authentication.scram`), and room for the rest.
 _MAX_HEADER_BYTES = 32_768
 
 ACCEPTED = messages.message(b"\x01", b"")

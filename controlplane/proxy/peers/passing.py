@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
-from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.directory.interface import Tally
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.peers.header import ADMITTED
 from controlplane.proxy.relaying.relay import Relay

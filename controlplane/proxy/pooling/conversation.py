@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from controlplane.proxy.wire.message_stream import Message, MessageStream
+from controlplane.proxy.wire.messages import Message, MessageStream
 
 # The most bytes of a client that are kept to be sent again if no backend began to execute them.
 _MAX_RESENT_BYTES = 65536

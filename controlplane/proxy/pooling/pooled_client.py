@@ -3,7 +3,6 @@ parked while nothing of it is left there. A parked client costs no compute anyth
 something, it is connected to its compute like a new client, and its session's state is restored
 there."""
 
-import logging
 from collections.abc import Callable
 
 from controlplane.compute.settings.pooler_settings import KEEPS_PREPARED_STATEMENTS
@@ -12,21 +11,23 @@ from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
 from controlplane.proxy.pooling.statement_refusal import StatementRefusal
 from controlplane.proxy.relaying import compute
-from controlplane.proxy.relaying.client import Client, wait_for_input
-from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection, ComputeGone
+from controlplane.proxy.relaying.compute import (
+    CancelKey,
+    Client,
+    ComputeConnection,
+    wait_for_input,
+)
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.destination import APPLIED_BY_POOLER, Destination
-from controlplane.proxy.wire.errors import ComputeUnreachable, ConnectionLost, ProtocolViolation
-from controlplane.proxy.wire.message_stream import MessageStream
+from controlplane.proxy.wire.errors import ProtocolViolation
+from controlplane.proxy.wire.messages import MessageStream
 from controlplane.proxy.wire.readiness import Readiness
-
-log = logging.getLogger(__name__)
 
 # The first version of PgBouncer that applies a parameter, if not all versions do.
 _APPLIED_SINCE = {b"IntervalStyle": (1, 20)}
 _SYNC = messages.message(b"S", b"")
-_ERROR, _READY, _STATUS = b"EZS"
+_ERROR, _READY = b"EZ"
 
 
 class PooledClient:
@@ -48,7 +49,7 @@ class PooledClient:
         `on_connected` is called once the pooler is reached. It returns the bytes for the client
         before the first greeting, and the cancel key for that. Raises ProxyError, ConnectionLost.
         """
-        connection = await self._connect_to_compute()
+        connection = await self._client.connect_to_compute(self._destination, self._connect)
         version = connection.address.pooler_version
         if version is not None and version < KEEPS_PREPARED_STATEMENTS:
             self._refusal = StatementRefusal(refuses_names=True)
@@ -62,17 +63,14 @@ class PooledClient:
                 return
             awaits_answer = self._conversation.awaits_answer
             self._conversation.begin()
-            is_within = self._is_within(resendable)
+            # The client's next bytes may continue something that it has begun to send.
+            is_within = bool(resendable) or self._refusal.is_within
             if not awaits_answer and not await wait_for_input(
                 self._client.channel, is_within=is_within
             ):
                 return
-            connection = await self._connect_to_compute()
+            connection = await self._client.connect_to_compute(self._destination, self._connect)
             to_client, resend = self._note_parameters(connection), resendable
-
-    def _is_within(self, resendable: bytes) -> bool:
-        """True if the client's next bytes continue something that it has begun to send."""
-        return bool(resendable) or self._refusal.is_within
 
     def _take_ahead(self) -> bytes:
         """Returns what the client has sent already. Raises ProtocolViolation."""
@@ -90,10 +88,8 @@ class PooledClient:
         with self._client.counting() as sent:
             relay = PooledRelay(
                 self._client.channel,
-                connection.channel,
+                connection,
                 self._conversation,
-                compute_run=connection.address.compute_run,
-                is_elsewhere=connection.address.elsewhere is not None,
                 refusal=self._refusal,
                 readiness=self._readiness,
                 sent=sent,
@@ -108,31 +104,15 @@ class PooledClient:
                 relay.close()
                 raise
 
-    async def _connect_to_compute(self) -> ComputeConnection:
-        return await self._client.connect_to_compute(
-            self._destination,
-            self._connect,
-            discard=lambda unwanted: unwanted.channel.close(),
-        )
-
     async def _connect(self, address: ComputeAddress) -> ComputeConnection:
         """Connects to a pooler, and restores the client's prepared statements there. Raises as
         `compute.connect` does."""
         connection = await compute.connect(
             address, self._parameters(address), readiness=self._readiness
         )
-        try:
+        with compute.closed_on_error(connection.channel):
             await self._prepare(connection.channel)
-            return connection
-        except ConnectionLost as error:
-            connection.channel.close()
-            raise ComputeGone("the pooler closed the connection") from error
-        except messages.MalformedMessage as error:
-            connection.channel.close()
-            raise ComputeUnreachable from error
-        except BaseException:
-            connection.channel.close()
-            raise
+        return connection
 
     def _parameters(self, address: ComputeAddress) -> dict[bytes, bytes]:
         """Returns the client's start-up parameters, with those that it has changed since."""
@@ -148,14 +128,11 @@ class PooledClient:
     def _note_parameters(self, connection: ComputeConnection) -> bytes:
         """Remembers the parameters in the greeting. Returns the ParameterStatus messages that are
         new to the client."""
-        greeting = connection.greeting_before_key + connection.greeting_after_key
         news = b""
         sent = self._parameters(connection.address)
-        for kind, start, end in messages.complete_messages(greeting, limit=len(greeting)):
-            if kind == b"S":
-                status = greeting[start:end]
-                if self._conversation.note_parameter(status):
-                    news += messages.message(kind, status)
+        for status in connection.statuses():
+            if self._conversation.note_parameter(status):
+                news += messages.message(b"S", status)
         ours = {name.lower() for name in sent}
         for name in APPLIED_BY_POOLER:
             if name.lower() not in ours and name in self._conversation.parameters:

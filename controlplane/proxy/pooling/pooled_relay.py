@@ -6,13 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from controlplane.proxy.directory.compute_runs import ComputeRun
-from controlplane.proxy.directory.traffic import RECEIVED, Tally
+from controlplane.proxy.directory.interface import RECEIVED, Tally
 from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.pooling.statement_refusal import StatementRefusal
-from controlplane.proxy.relaying.compute import POOLER_ERROR_STATE
-from controlplane.proxy.relaying.first_answer import FirstAnswer
-from controlplane.proxy.relaying.relay import Pump
+from controlplane.proxy.relaying.compute import POOLER_ERROR_STATE, ComputeConnection
+from controlplane.proxy.relaying.relay import FirstAnswer, Pump
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
 from controlplane.proxy.wire.errors import (
@@ -25,7 +23,6 @@ from controlplane.proxy.wire.messages import MalformedMessage
 from controlplane.proxy.wire.readiness import Readiness
 
 _ERROR = b"E"
-_MAX_FINAL_MESSAGE_BYTES = 8192
 # PgBouncer's errors for clients that it has no server connection for. It then ends the connection.
 # Nothing that such a client sent since its last transaction went anywhere.
 _HAS_NO_SERVER = (
@@ -46,27 +43,25 @@ class PooledRelay:
     def __init__(
         self,
         client: Channel,
-        pooler: Channel,
+        connection: ComputeConnection,
         conversation: Conversation,
         *,
-        compute_run: ComputeRun | None,
         refusal: StatementRefusal,
         readiness: Readiness,
         sent: Tally,
         parked: Callable[[], None],
-        is_elsewhere: bool = False,
         first_answer: FirstAnswer | None = None,
     ) -> None:
-        """`is_elsewhere` says that the pooler is on another host."""
+        """The `connection` is one to a pooler."""
         self.done: asyncio.Future[bytes | None] = readiness.loop.create_future()
         self._closed = False
         self._client = client
-        self._pooler = pooler
+        self._pooler = connection.channel
         self._conversation = conversation
-        self._compute_run = compute_run
+        self._compute_run = connection.address.compute_run
         self._refusal = refusal
         self._parked = parked
-        self._is_elsewhere = is_elsewhere
+        self._is_elsewhere = connection.is_elsewhere
         # None once the first answer has come.
         self._first_answer = first_answer
         self._has_started = self._client_ended = False
@@ -79,7 +74,7 @@ class PooledRelay:
         self._upward = _ParsingPump(
             readiness,
             source=client,
-            sink=pooler,
+            sink=self._pooler,
             source_ended=self._client_has_ended,
             source_broke=self.close,
             sink_broke=self._stop_upward,
@@ -89,7 +84,7 @@ class PooledRelay:
         )
         self._downward = _ParsingPump(
             readiness,
-            source=pooler,
+            source=self._pooler,
             sink=client,
             source_ended=self._pooler_has_ended,
             source_broke=self._pooler_has_ended,
@@ -197,7 +192,7 @@ class PooledRelay:
         tried again already."""
         if sent and self._conversation.retries:
             return False
-        is_told = self._is_elsewhere and is_let_go(error[messages.HEADER_SIZE :])
+        is_told = self._is_elsewhere and is_let_go(error)
         return is_told or _was_not_begun(sent, error=error)
 
     def _pass_on(self, data: bytes) -> None:
@@ -314,8 +309,8 @@ def _is_complete(error: bytes) -> bool:
 
 def _first_message(data: bytes) -> bytes | None:
     """Returns the payload of the first message, None while it is not complete. Raises
-    MalformedMessage if it is longer than _MAX_FINAL_MESSAGE_BYTES."""
-    for _, start, end in messages.complete_messages(data, limit=_MAX_FINAL_MESSAGE_BYTES):
+    MalformedMessage if it is longer than messages.MAX_ERROR_BYTES."""
+    for _, start, end in messages.complete_messages(data, limit=messages.MAX_ERROR_BYTES):
         return data[start:end]
     return None
 

@@ -11,13 +11,11 @@ import re
 from collections.abc import Iterator
 
 from controlplane.proxy.wire import messages
-from controlplane.proxy.wire.message_stream import MAX_MESSAGE_BYTES
-from controlplane.proxy.wire.messages import HEADER_SIZE, MalformedMessage
+from controlplane.proxy.wire.messages import HEADER_SIZE, MAX_MESSAGE_BYTES, MalformedMessage
 
 _WORDS = b"perch_refuses_prepared_statements"
 # Unnamed, with these words as the statement, and no parameters: a syntax error.
 _REFUSED = messages.message(b"P", b"\0" + _WORDS + b"\0\0\0")
-_MAX_ERROR_BYTES = 8192
 # A LISTEN that is at the beginning of the text, or follows other statements that contain nothing
 # that could be quoted. The words are in a string or a comment otherwise, or rarely missed.
 _LISTEN = re.compile(
@@ -49,7 +47,7 @@ class StatementRefusal:
         """`refuses_names` says that the pooler does not keep named prepared statements."""
         self._refuses_names = refuses_names
         self._sent = _Cutter(b"PQ", HEADER_SIZE + _MAX_BEFORE_LISTEN_BYTES)
-        self._answered = _Cutter(b"E", _MAX_ERROR_BYTES)
+        self._answered = _Cutter(b"E", messages.MAX_ERROR_BYTES)
         self._has_refused = False
 
     @property

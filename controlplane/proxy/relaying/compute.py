@@ -1,14 +1,20 @@
 """The proxy as a client of a compute. It connects to the compute's unix socket, sends the start-up
-message of a client that has authenticated, and reads the greeting."""
+message of a client that has authenticated, and reads the greeting. Beside it stands the interface
+of that client's connection (`session.Session`)."""
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from controlplane.compute.host.accounts import is_served_by
-from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.directory.interface import ComputeAddress, Tally
+from controlplane.proxy.relaying.relay import FirstAnswer
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.destination import Destination
 from controlplane.proxy.wire.errors import (
     AdministratorShutdown,
     ComputeRefused,
@@ -58,16 +64,42 @@ class ComputeConnection:
     greeting_before_key: bytes
     greeting_after_key: bytes
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if the compute is on another host."""
+        return self.address.elsewhere is not None
+
     def greeting(self, key: CancelKey) -> bytes:
         key_message = messages.backend_key_data(key.pid, key.secret)
         return self.greeting_before_key + key_message + self.greeting_after_key
 
+    def statuses(self) -> list[bytes]:
+        """Returns the payloads of the greeting's ParameterStatus messages."""
+        greeting = self.greeting_before_key + self.greeting_after_key
+        found = messages.complete_messages(greeting, limit=len(greeting))
+        return [greeting[start:end] for kind, start, end in found if kind == b"S"]
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+@contextmanager
+def closed_on_error(channel: Channel) -> Iterator[None]:
+    """Closes the channel to a compute if the block fails. Raises ComputeGone if the compute closes
+    the connection in the block, ComputeUnreachable if its answer violates the protocol."""
+    try:
+        yield
+    except BaseException as error:
+        channel.close()
+        if isinstance(error, ConnectionLost):
+            raise ComputeGone("the compute closed the connection") from error
+        if isinstance(error, messages.MalformedMessage):
+            raise ComputeUnreachable from error
+        raise
+
 
 async def connect(
-    address: ComputeAddress,
-    parameters: dict[bytes, bytes],
-    *,
-    readiness: Readiness,
+    address: ComputeAddress, parameters: dict[bytes, bytes], *, readiness: Readiness
 ) -> ComputeConnection:
     """Starts a session with these start-up parameters.
 
@@ -75,18 +107,9 @@ async def connect(
     if it refused the session, ComputeUnreachable if its answer violates the protocol.
     """
     channel = await _open(address, readiness)
-    try:
+    with closed_on_error(channel):
         await channel.write(messages.startup_message(parameters))
         return await _read_greeting(channel, address)
-    except ConnectionLost as error:
-        channel.close()
-        raise ComputeGone("the compute closed the connection") from error
-    except messages.MalformedMessage as error:
-        channel.close()
-        raise ComputeUnreachable from error
-    except BaseException:
-        channel.close()
-        raise
 
 
 async def cancel(address: ComputeAddress, key: CancelKey, *, readiness: Readiness) -> None:
@@ -182,3 +205,55 @@ def _raise_refusal(address: ComputeAddress, packet: bytes, payload: bytes) -> No
     if sqlstate == POOLER_ERROR_STATE:
         raise ComputeGone("the pooler refuses the client", packet=packet, final=True)
     raise ComputeRefused(packet)
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+Connection = TypeVar("Connection", bound=Closable)
+Relay = TypeVar("Relay", contravariant=True)
+
+
+class AdmittedClient(Protocol):
+    """A client that has been admitted to a compute, or will be."""
+
+    @property
+    def channel(self) -> Channel: ...
+
+    async def connect_to_compute(
+        self, destination: Destination, connect: Callable[[ComputeAddress], Awaitable[Connection]]
+    ) -> Connection: ...
+
+    def counting(self) -> AbstractContextManager[Tally]: ...
+
+
+class Client(AdmittedClient, Protocol[Relay]):
+    """A client that speaks the Postgres protocol, relayed by a relay of this kind."""
+
+    def attach(self, connection: ComputeConnection, relay: Relay) -> None:
+        """Records that the client is joined to this connection by this relay."""
+
+    def first_answer(self) -> FirstAnswer | None:
+        """Returns what has to be told of the next answer, for a client whose compute was woken;
+        otherwise None."""
+
+    def detach(self) -> None:
+        """Records that the client is joined to no compute. It may be joined again."""
+
+
+async def wait_for_input(client: Channel, *, is_within: bool = False) -> bool:
+    """Waits until the client sends something. Returns False if that is a Terminate message.
+
+    `is_within` says that the client is in the middle of a message, so its next bytes cannot be a
+    Terminate message. What it sends is left for `take_ahead`. Raises ConnectionLost.
+    """
+    while True:
+        ahead = await client.look_ahead()
+        if is_within:
+            return True
+        if ahead.startswith(messages.TERMINATE):
+            return False
+        if not messages.TERMINATE.startswith(ahead):
+            return True
+        await client.read_ahead()

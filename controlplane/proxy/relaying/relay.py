@@ -5,19 +5,42 @@ full, reading from the other side stops until the held bytes are sent, so memory
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from controlplane.proxy.directory.traffic import RECEIVED, Tally
-from controlplane.proxy.relaying.first_answer import FirstAnswer
+from controlplane.proxy.directory.interface import RECEIVED, Tally
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
 from controlplane.proxy.wire.errors import ENDED, AdministratorShutdown
-from controlplane.proxy.wire.message_stream import MAX_MESSAGE_BYTES
+from controlplane.proxy.wire.messages import MAX_MESSAGE_BYTES
 from controlplane.proxy.wire.readiness import Readiness
 
 _TAIL_SIZE = messages.READY_FOR_QUERY_SIZE
+
+
+class FirstAnswer:
+    """How long a client that was woken for waits for its compute's first answer: from its first
+    request to that answer. A client that has not asked anything yet is not kept waiting. Calls
+    `answered` once, with the seconds between the calls of its two methods."""
+
+    __slots__ = ("_answered", "_asked_at")
+
+    def __init__(self, answered: Callable[[float], None]) -> None:
+        self._answered: Callable[[float], None] | None = answered
+        self._asked_at: float | None = None
+
+    def asked(self) -> None:
+        """Must be called when the client has sent something; may be called again."""
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+
+    def came(self) -> None:
+        """Must be called when the compute has sent something; may be called again."""
+        if self._asked_at is not None and self._answered is not None:
+            answered, self._answered = self._answered, None
+            answered(time.monotonic() - self._asked_at)
 
 
 class Relay:
@@ -47,7 +70,7 @@ class Relay:
             sink=compute,
             source_ended=compute.end_output,
             source_broke=self.close,
-            sink_broke=self._stop_upward,
+            sink_broke=lambda: self._upward.stop(),
             tally=received,
         )
         self._downward = Pump(
@@ -132,9 +155,6 @@ class Relay:
         if not self._closed:
             self._client.end_output()
             self.close()
-
-    def _stop_upward(self) -> None:
-        self._upward.stop()
 
 
 class Pump:

@@ -1,24 +1,28 @@
-"""Admits a client: finds the endpoint that it wants, checks its address, and authenticates it."""
+"""Admits a client: learns where it comes from and what it asks for first, finds the endpoint that
+it wants, checks its address, and authenticates it. If another program has accepted its connection,
+that says where from: a load balancer, or another host's proxy."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from controlplane.address_ranges import is_loopback
+from controlplane.logs import add_to_context
 from controlplane.proxy.authentication import scram
-from controlplane.proxy.authentication.sasl import ask_for_password, authenticate
+from controlplane.proxy.authentication.scram import ask_for_password, authenticate
 from controlplane.proxy.directory.interface import Route
 from controlplane.proxy.limits.connection_limits import NO_ACCOUNT, Admission
-from controlplane.proxy.limits.pacing import answer_due
-from controlplane.proxy.peers.header import Admitted, PassedOn
+from controlplane.proxy.limits.pending_clients import answer_due
+from controlplane.proxy.peers.header import Admitted, Kind
 from controlplane.proxy.peers.passing import LeadsElsewhere
-from controlplane.proxy.sessions.connected_sessions import Connected
 from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.sessions.passing_on import begin_passing_tls_on
+from controlplane.proxy.sessions.receiving_moves import pass_to_worker
+from controlplane.proxy.sessions.sending_logs import send_log
 from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.wire import startup
-from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.destination import (
     Destination,
     find_destination,
@@ -35,36 +39,93 @@ from controlplane.proxy.wire.errors import (
     PasswordFailed,
     ProxyError,
 )
-from controlplane.proxy.wire.tls import ClientTls
+
+if TYPE_CHECKING:
+    from controlplane.proxy.sessions.session import Session
 
 Proof = TypeVar("Proof")
 
 
-class ClientToAdmit(Connected, Protocol):
-    """See `session.Session`."""
+async def read_request(
+    proxy: ProxyContext, client: "Session", patience: asyncio.Timeout
+) -> startup.Request | None:
+    """Reads up to the client's start-up message or cancel request. First serves the requests of a
+    client that speaks HTTP, for which time limits of their own hold. Returns None if it spoke
+    nothing else. Raises ProtocolViolation, ConnectionLost."""
+    channel = client.channel
+    request: startup.Request | startup.PeerRequest | None = startup.PeerRequest()
+    is_http = False
+    if await _learn_address(proxy, client):
+        is_http = await startup.speaks_http(channel, proxy.identity)
+        if not is_http:
+            before_tls = partial(_pass_on, proxy, client, patience)
+            request = await startup.read_first_request(channel, proxy.identity, before_tls)
+    if not is_http:
+        if not isinstance(request, startup.PeerRequest):
+            return request
+        kind = await _accept_from_peer(proxy, client)
+        if kind is Kind.MOVE:
+            patience.reschedule(None)
+            await pass_to_worker(proxy, client)
+            return None
+        if kind is Kind.LOG:
+            patience.reschedule(None)
+            await send_log(proxy, client)
+            return None
+        if kind is Kind.TLS:
+            client.passed_on = None  # it begins TLS with this proxy, as it would without the other
+            channel.leave_tls()
+            await channel.start_tls(proxy.identity.context)
+        is_http = kind is Kind.HTTP
+    if is_http:
+        patience.reschedule(None)
+        if not await client.serve_http():
+            return None
+        patience.reschedule(proxy.readiness.loop.time() + proxy.settings.startup_timeout)
+    return await startup.read_request(channel, proxy.identity)
 
-    route: Route | None
-    # Set once the connection is a WebSocket: the host that the client wants to reach.
-    websocket_host: str | None
-    # Set if another host's proxy has passed the client on.
-    passed_on: PassedOn | None
 
-    @property
-    def channel(self) -> Channel: ...
+async def _pass_on(proxy: ProxyContext, client: "Session", patience: asyncio.Timeout) -> bool:
+    """Serves a client that is about to begin TLS and whose endpoint is known to be on another host.
+    Returns False if this proxy is to perform the handshake."""
+    passed = await begin_passing_tls_on(proxy, client)
+    if passed is None:
+        return False
+    patience.reschedule(None)
+    await client.relay_to_peer(passed)
+    return True
 
-    @property
-    def tls(self) -> ClientTls | None:
-        """The client's own TLS connection, to this proxy or to the one that has passed it on."""
-        ...
 
-    @property
-    def domains(self) -> Sequence[str]:
-        """See `ProxySettings.domains`; with those of the proxy that has passed the client on."""
-        ...
+async def _learn_address(proxy: ProxyContext, client: "Session") -> bool:
+    """Reads the client's address if a load balancer sends it. Returns False if the connection is of
+    another host in the load balancers' networks, whose request has been read. Raises
+    ProtocolViolation, ConnectionLost."""
+    load_balancers = proxy.settings.load_balancers
+    if not load_balancers:
+        return True
+    address = await startup.client_address(
+        client.channel, client.client_address, load_balancers=load_balancers
+    )
+    if address is not None:
+        client.client_address = address
+        proxy.sessions.note_address(client)
+    return address is not None
+
+
+async def _accept_from_peer(proxy: ProxyContext, client: "Session") -> Kind:
+    """Makes the session one of the client that another host passes on. Returns what the connection
+    carries from now on. Raises ProtocolViolation, ConnectionLost."""
+    client.passed_on = passed_on = await proxy.peers.accept(client.channel)
+    client.client_address = passed_on.client_address
+    client.websocket_host = passed_on.websocket_host
+    proxy.sessions.note_address(client)
+    # One search finds the client's lines in the logs of both hosts.
+    add_to_context(request=passed_on.request_id)
+    return passed_on.kind
 
 
 async def admit_postgres(
-    proxy: ProxyContext, client: ClientToAdmit, request: startup.StartupMessage
+    proxy: ProxyContext, client: "Session", request: startup.StartupMessage
 ) -> tuple[Destination, bytes]:
     """Admits a client that speaks the Postgres protocol. Returns the destination, and the
     AuthenticationSASLFinal that is still to be sent, or b"". Raises ProxyError, and LeadsElsewhere
@@ -83,7 +144,7 @@ async def admit_postgres(
 
 async def admit(
     proxy: ProxyContext,
-    client: ClientToAdmit,
+    client: "Session",
     destination: Destination,
     role: str,
     prove: Callable[[scram.Verifier], Awaitable[Proof]],
@@ -130,9 +191,7 @@ async def admit(
     return destination, proof
 
 
-def check_address(
-    proxy: ProxyContext, client: ClientToAdmit, route: Route | None, role: str
-) -> None:
+def check_address(proxy: ProxyContext, client: "Session", route: Route | None, role: str) -> None:
     """Raises AddressNotAllowed, PublicAddressRefused."""
     if route is None or route.rules is None:
         return
@@ -145,7 +204,7 @@ def check_address(
 
 
 async def _admit_again(
-    proxy: ProxyContext, client: ClientToAdmit, request: startup.StartupMessage, admitted: Admitted
+    proxy: ProxyContext, client: "Session", request: startup.StartupMessage, admitted: Admitted
 ) -> Destination:
     """Admits a client that another host has admitted, and that has sent its password there. The
     compute is asked whether that is still valid (`Directory.confirm`). Raises ProxyError."""
@@ -160,7 +219,7 @@ async def _admit_again(
     return Destination(admitted.endpoint_id, admitted.pooled, request.parameters)
 
 
-def _let_in(proxy: ProxyContext, client: ClientToAdmit, route: Route, role: str) -> None:
+def _let_in(proxy: ProxyContext, client: "Session", route: Route, role: str) -> None:
     """Raises DisabledEndpointRefused, TooManyConnections."""
     if route.disabled:
         raise DisabledEndpointRefused
@@ -177,7 +236,7 @@ def _admission(route: Route | None, endpoint_id: str, role: str) -> Admission:
 
 
 async def _find_destination(
-    client: ClientToAdmit, request: startup.StartupMessage
+    client: "Session", request: startup.StartupMessage
 ) -> tuple[Destination, bytes | None, bytes | None]:
     """Returns the destination. If only the password can name the endpoint, asks the client for it
     in clear text, and returns as well the password without the name, and the client's whole answer;
@@ -197,7 +256,7 @@ async def _find_destination(
     return destination, None, None
 
 
-def _server_name(client: ClientToAdmit) -> str | None:
+def _server_name(client: "Session") -> str | None:
     if client.websocket_host is not None:
         return client.websocket_host
     return client.tls.server_name if client.tls is not None else None
@@ -205,7 +264,7 @@ def _server_name(client: ClientToAdmit) -> str | None:
 
 async def _authenticate(
     proxy: ProxyContext,
-    client: ClientToAdmit,
+    client: "Session",
     request: startup.StartupMessage,
     endpoint_id: str,
     password: bytes | None,
@@ -236,14 +295,10 @@ async def _authenticate(
     )
 
 
-def _refuse_plain(proxy: ProxyContext, client: ClientToAdmit) -> None:
+def _refuse_plain(proxy: ProxyContext, client: "Session") -> None:
     """Raises InsecureConnection if the client may not connect without TLS, but does."""
-    if client.tls is None and not _may_be_plain(proxy, client):
-        raise InsecureConnection
-
-
-def _may_be_plain(proxy: ProxyContext, client: ClientToAdmit) -> bool:
     allowed = proxy.settings.plain_connections
-    if allowed is PlainConnections.LOOPBACK:
-        return is_loopback(client.client_address)
-    return allowed is PlainConnections.ALWAYS
+    if client.tls is not None or allowed is PlainConnections.ALWAYS:
+        return
+    if allowed is PlainConnections.NEVER or not is_loopback(client.client_address):
+        raise InsecureConnection

@@ -4,14 +4,15 @@ the client may connect: only from the wake on do changes of the endpoint reach t
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic
 
 from controlplane.actors import Actor, ActorType, acting_as
-from controlplane.proxy.directory.interface import ComputeAddress, Route
-from controlplane.proxy.relaying.compute import ComputeGone
+from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.relaying.compute import ComputeGone, Connection
+from controlplane.proxy.sessions.admitting import check_address
 from controlplane.proxy.sessions.context import ProxyContext
-from controlplane.proxy.sessions.passing_on import ClientToPassOn, find_elsewhere
-from controlplane.proxy.sessions.wake_times import Wake
+from controlplane.proxy.sessions.passing_on import find_elsewhere
+from controlplane.proxy.sessions.wakes import Wake
 from controlplane.proxy.wire.destination import Destination
 from controlplane.proxy.wire.errors import (
     ComputeRefused,
@@ -22,69 +23,39 @@ from controlplane.proxy.wire.errors import (
     WakeTimeout,
 )
 
-Connection = TypeVar("Connection")
-Connect = Callable[[ComputeAddress], Awaitable[Connection]]
-Discard = Callable[[Connection], None]
+if TYPE_CHECKING:
+    from controlplane.proxy.sessions.session import Session
+
 
 _MIN_RETRY_DELAY = 0.02
 _MAX_RETRY_DELAY = 0.5
 
 
-class ConnectingClient(ClientToPassOn, Protocol):
-    """See `session.Session`."""
-
-    # True while the client is being connected to its compute; true if its role was replaced by
-    # another of the same name in that time.
-    is_connecting: bool
-    must_confirm_again: bool
-    # The client's last way to its compute.
-    wake: Wake
-
-    @property
-    def is_admitted_elsewhere(self) -> bool:
-        """True if another host's proxy has admitted the client, and connects it again if it is let
-        go."""
-        ...
-
-    def check_address(self, route: Route | None, role: str) -> None: ...
-
-
-async def connect_to_compute(
-    proxy: ProxyContext,
-    client: ConnectingClient,
-    destination: Destination,
-    connect: Connect[Connection],
-    discard: Discard[Connection],
-) -> Connection:
-    """Wakes the compute and connects to it by `connect`, as long as the client stays connected. A
-    connection that the client may not have after all is passed to `discard`.
-
-    Raises ProxyError.
-    """
-    client.wake = wake = Wake()
-    actor = Actor(ActorType.CLIENT, name=client.role, address=client.client_address)
-    try:
-        with acting_as(actor):
-            connecting = _Connecting(proxy, client, destination, connect, discard)
-            connection = await connecting.connect_patiently()
-    except BaseException as error:
-        wake.failed(error)
-        raise
-    wake.succeeded()
-    return connection
-
-
 @dataclass(frozen=True)
-class _Connecting(Generic[Connection]):
-    """See `connect_to_compute`."""
+class Connecting(Generic[Connection]):
+    """Wakes the compute and connects to it by `connect`, as long as the client stays connected. A
+    connection that the client may not have after all is closed."""
 
     proxy: ProxyContext
-    client: ConnectingClient
+    client: "Session"
     destination: Destination
-    connect: Connect[Connection]
-    discard: Discard[Connection]
+    connect: Callable[[ComputeAddress], Awaitable[Connection]]
 
-    async def connect_patiently(self) -> Connection:
+    async def run(self) -> Connection:
+        """Returns the connection. Raises ProxyError."""
+        client = self.client
+        client.wake = wake = Wake()
+        actor = Actor(ActorType.CLIENT, name=client.role, address=client.client_address)
+        try:
+            with acting_as(actor):
+                connection = await self._connect_patiently()
+        except BaseException as error:
+            wake.failed(error)
+            raise
+        wake.succeeded()
+        return connection
+
+    async def _connect_patiently(self) -> Connection:
         """Waits longer than usual while the endpoint's branch is being made."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -127,7 +98,7 @@ class _Connecting(Generic[Connection]):
                         connection = await self._start_session(address)
                         if not client.must_confirm_again:
                             return connection
-                        self.discard(connection)
+                        connection.close()
                         raise LoginUnknown
                     except LoginUnknown:
                         refused = ComputeGone("the compute did not confirm the role")
@@ -168,7 +139,7 @@ class _Connecting(Generic[Connection]):
         assert route is not None
         rules = await self.proxy.directory.rules(route.endpoint_id, client.role)
         if rules is not None:
-            client.check_address(replace(route, rules=rules), client.role)
+            check_address(self.proxy, client, replace(route, rules=rules), client.role)
 
     async def _start_session(self, address: ComputeAddress) -> Connection:
         """Starts the session, if its role may log in to the compute now.
@@ -197,6 +168,6 @@ class _Connecting(Generic[Connection]):
         try:
             client.identity = await confirming
         except BaseException:
-            self.discard(connection)
+            connection.close()
             raise
         return connection

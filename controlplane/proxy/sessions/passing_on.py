@@ -14,16 +14,14 @@ from controlplane.logs import current
 from controlplane.metrics import figures
 from controlplane.proxy.directory.interface import ComputeAddress, Route
 from controlplane.proxy.limits.connection_limits import Admission
-from controlplane.proxy.limits.pacing import answer_due
+from controlplane.proxy.limits.pending_clients import answer_due
 from controlplane.proxy.peers.header import Admitted, Kind, PassedOn, SeenTls
 from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient
 from controlplane.proxy.relaying.compute import CancelKey
-from controlplane.proxy.sessions.connected_sessions import Connected
-from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.sessions.context import Connected, ProxyContext
 from controlplane.proxy.settings import mark_of_host, mark_of_key
 from controlplane.proxy.wire import messages, startup
 from controlplane.proxy.wire.channel import Channel
-from controlplane.proxy.wire.client_hello import server_name_in
 from controlplane.proxy.wire.destination import Destination, endpoint_named_by
 from controlplane.proxy.wire.errors import (
     ConnectionLost,
@@ -32,7 +30,7 @@ from controlplane.proxy.wire.errors import (
     ProjectMoved,
     TooManyConnections,
 )
-from controlplane.proxy.wire.tls import ClientTls
+from controlplane.proxy.wire.tls import ClientTls, server_name_in
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ worker."""
 import logging
 from typing import Protocol
 
-from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.directory.interface import Tally
 from controlplane.proxy.peers.header import PassedOn
 from controlplane.proxy.relaying.relay import Relay
 from controlplane.proxy.sessions.context import ProxyContext

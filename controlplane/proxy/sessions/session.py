@@ -15,8 +15,7 @@ from typing import TypeVar
 from controlplane.logs import context
 from controlplane.metrics import figures
 from controlplane.proxy.authentication import scram
-from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route
-from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route, Tally
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http import websocket
 from controlplane.proxy.over_http.connection import HttpConnection
@@ -26,23 +25,19 @@ from controlplane.proxy.peers.requests import PeerRequests
 from controlplane.proxy.pooling.pooled_client import PooledClient
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
 from controlplane.proxy.relaying import compute
-from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection
-from controlplane.proxy.relaying.direct import DirectClient
-from controlplane.proxy.relaying.first_answer import FirstAnswer
-from controlplane.proxy.relaying.first_exchange import FirstExchange
-from controlplane.proxy.relaying.relay import Relay
-from controlplane.proxy.sessions.admitting import admit, admit_postgres, check_address
-from controlplane.proxy.sessions.connecting import connect_to_compute
+from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection, Connection
+from controlplane.proxy.relaying.direct import DirectClient, FirstExchange
+from controlplane.proxy.relaying.relay import FirstAnswer, Relay
+from controlplane.proxy.sessions.admitting import admit, admit_postgres, read_request
+from controlplane.proxy.sessions.connecting import Connecting
 from controlplane.proxy.sessions.context import ProxyContext
-from controlplane.proxy.sessions.origins import read_request
 from controlplane.proxy.sessions.passing_on import (
     begin_passing_on,
     cancel,
     connect_for_requests,
 )
-from controlplane.proxy.sessions.wake_times import LoginTimes, Wake
+from controlplane.proxy.sessions.wakes import LoginTimes, Wake, waited_for_accept
 from controlplane.proxy.wire import messages, startup
-from controlplane.proxy.wire.accepting import waited_for_accept
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.destination import Destination
 from controlplane.proxy.wire.errors import ConnectionLost, LetGo, LoginEnded, ProxyError
@@ -51,7 +46,6 @@ from controlplane.proxy.wire.tls import ClientTls
 log = logging.getLogger(__name__)
 
 Proof = TypeVar("Proof")
-Connection = TypeVar("Connection")
 
 # How many seconds a refused client is given to read the error.
 _FINAL_MESSAGE_TIMEOUT = 2.0
@@ -105,18 +99,19 @@ class Session:
 
     @property
     def tls(self) -> ClientTls | None:
-        """See `admitting.ClientToAdmit`."""
+        """The client's own TLS connection, to this proxy or to the one that has passed it on."""
         return self.channel.tls if self.passed_on is None else self.passed_on.tls
 
     @property
     def domains(self) -> Sequence[str]:
-        """See `admitting.ClientToAdmit`."""
+        """See `ProxySettings.domains`; with those of the proxy that has passed the client on."""
         own = self._proxy.settings.domains
         return own if self.passed_on is None else [*own, *self.passed_on.domains]
 
     @property
     def is_admitted_elsewhere(self) -> bool:
-        """See `connecting.ConnectingClient`."""
+        """True if another host's proxy has admitted the client, and connects it again if it is let
+        go."""
         return self.passed_on is not None and self.passed_on.admitted is not None
 
     @property
@@ -242,7 +237,7 @@ class Session:
             self.park(self._must_park)
 
     def first_answer(self) -> FirstAnswer | None:
-        """See `relaying.client.Client`."""
+        """See `relaying.compute.Client`."""
         wake, login, self._login = self.wake, self._login, None
         if wake.start is None:
             return None
@@ -299,10 +294,6 @@ class Session:
         """See `admitting.admit`."""
         return await admit(self._proxy, self, destination, role, prove)
 
-    def check_address(self, route: Route | None, role: str) -> None:
-        """See `admitting.check_address`."""
-        check_address(self._proxy, self, route, role)
-
     def count(self, admission: Admission) -> None:
         """See `ConnectedSessions.count`."""
         self._proxy.sessions.count(self, admission)
@@ -312,13 +303,9 @@ class Session:
         self._proxy.sessions.dismiss(self)
 
     async def connect_to_compute(
-        self,
-        destination: Destination,
-        connect: Callable[[ComputeAddress], Awaitable[Connection]],
-        *,
-        discard: Callable[[Connection], None],
+        self, destination: Destination, connect: Callable[[ComputeAddress], Awaitable[Connection]]
     ) -> Connection:
-        """Connects the client to its compute: see `connecting.connect_to_compute`."""
+        """Connects the client to its compute: see `Connecting`."""
         self._must_park, self.is_parked = "", False
 
         async def connect_in_turn(address: ComputeAddress) -> Connection:
@@ -329,9 +316,7 @@ class Session:
             async with self._proxy.opening.counted(self.admission.account_id):
                 return await connect(address)
 
-        connection = await connect_to_compute(
-            self._proxy, self, destination, connect_in_turn, discard
-        )
+        connection = await Connecting(self._proxy, self, destination, connect_in_turn).run()
         if self._http is not None and self.wake.start is not None:
             self.wake.answered(destination.endpoint_id, None)
         return connection

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NoReturn, Protocol, cast
 
 from controlplane.proxy.wire.errors import ConnectionLost
-from controlplane.proxy.wire.readiness import Readiness
+from controlplane.proxy.wire.readiness import Readiness, resolve
 from controlplane.proxy.wire.tls import ClientTlsSocket
 
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -46,11 +46,9 @@ class Framing(Protocol):
 
     def take_ahead(self) -> bytes:
         """Returns what has been received and not been asked for."""
-        ...
 
     def end(self) -> None:
         """Tells the peer that nothing more will come, as far as that can be sent at once."""
-        ...
 
 
 class Channel:
@@ -302,7 +300,7 @@ class Channel:
 
     async def _readable(self) -> None:
         ready = self._readiness.loop.create_future()
-        self._readiness.add_reader(self.fileno, partial(_resolve, ready))
+        self._readiness.add_reader(self.fileno, partial(resolve, ready))
         try:
             await ready
         finally:
@@ -311,16 +309,11 @@ class Channel:
     async def until_writable(self) -> None:
         """Returns once `send` may be tried again."""
         ready = self._readiness.loop.create_future()
-        self._readiness.add_writer(self.fileno, partial(_resolve, ready))
+        self._readiness.add_writer(self.fileno, partial(resolve, ready))
         try:
             await ready
         finally:
             self._readiness.remove_writer(self.fileno)
-
-
-def _resolve(ready: "asyncio.Future[None]") -> None:
-    if not ready.done():
-        ready.set_result(None)
 
 
 def _refuse(_: object) -> NoReturn:

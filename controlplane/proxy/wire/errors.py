@@ -14,10 +14,15 @@ class ConnectionLost(Exception):
 
 
 class ProxyError(Exception):
-    """A refusal that the client reads as a FATAL error before its connection ends."""
+    """A refusal that the client reads as a FATAL error before its connection ends. `words` is the
+    text of a class that has always the same."""
 
     sqlstate = "XX000"
     hint: str | None = None
+    words = ""
+
+    def __init__(self, text: str | None = None) -> None:
+        super().__init__(self.words if text is None else text)
 
     @property
     def reason(self) -> str:
@@ -30,6 +35,13 @@ class ProxyError(Exception):
         )
 
 
+class ErrorAbout(ProxyError):
+    """`words` have a place for what the error is about."""
+
+    def __init__(self, about: str) -> None:
+        super().__init__(self.words.format(about))
+
+
 class ProtocolViolation(ProxyError):
     sqlstate = "08P01"
 
@@ -38,9 +50,7 @@ class ForwardingRefused(ProtocolViolation):
     """A PROXY protocol header came from an address that the operator has not named."""
 
     hint = "The proxy's operator lists the load balancers in PERCH_PROXY_PROTOCOL_FROM."
-
-    def __init__(self) -> None:
-        super().__init__("PROXY protocol headers are not accepted from this address")
+    words = "PROXY protocol headers are not accepted from this address"
 
 
 class UnsupportedProtocol(ProxyError):
@@ -58,9 +68,7 @@ class UnsupportedProtocol(ProxyError):
 
 class InsecureConnection(ProxyError):
     sqlstate = "28000"
-
-    def __init__(self) -> None:
-        super().__init__("connection is insecure (try using `sslmode=require`)")
+    words = "connection is insecure (try using `sslmode=require`)"
 
 
 class MissingEndpoint(ProxyError):
@@ -69,13 +77,11 @@ class MissingEndpoint(ProxyError):
         "Connect to <endpoint-id>.<region host> with TLS, or add options=endpoint%3D<endpoint-id> "
         "to the connection string."
     )
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Endpoint ID is not specified. Either please upgrade the postgres client library "
-            "(libpq) for SNI support or pass the endpoint ID (first part of the domain name) as a "
-            "parameter: '?options=endpoint%3D<endpoint-id>'."
-        )
+    words = (
+        "Endpoint ID is not specified. Either please upgrade the postgres client library "
+        "(libpq) for SNI support or pass the endpoint ID (first part of the domain name) as a "
+        "parameter: '?options=endpoint%3D<endpoint-id>'."
+    )
 
 
 class InconsistentEndpoint(ProxyError):
@@ -88,37 +94,27 @@ class InconsistentEndpoint(ProxyError):
         )
 
 
-class MalformedEndpoint(ProxyError):
+class MalformedEndpoint(ErrorAbout):
     sqlstate = "28000"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"Project name ('{name}') must contain only alphanumeric characters and hyphen."
-        )
+    words = "Project name ('{}') must contain only alphanumeric characters and hyphen."
 
 
-class ForeignServerName(ProxyError):
+class ForeignServerName(ErrorAbout):
     sqlstate = "28000"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"Common name inferred from SNI ('{name}') is not known")
+    words = "Common name inferred from SNI ('{}') is not known"
 
 
-class HistoryNotKept(ProxyError):
+class HistoryNotKept(ErrorAbout):
     """The client asked for a branch as it was at a moment in the past."""
 
     sqlstate = "0A000"
     hint = (
         "Create a branch of that moment, or query it by time travel, and connect to its endpoint."
     )
-
-    def __init__(self, option: str) -> None:
-        super().__init__(
-            f"connecting to a past point in time ({option}) is not offered by this server"
-        )
+    words = "connecting to a past point in time ({}) is not offered by this server"
 
 
-class PasswordFailed(ProxyError):
+class PasswordFailed(ErrorAbout):
     """The same answer to a wrong password, an unknown role and an unknown endpoint."""
 
     sqlstate = "28P01"
@@ -126,33 +122,25 @@ class PasswordFailed(ProxyError):
         "Check the password, the role and the spelling of the endpoint's id. The endpoint may have "
         "been deleted, or be in another region."
     )
-
-    def __init__(self, role: str) -> None:
-        super().__init__(f'password authentication failed for user "{role}"')
+    words = 'password authentication failed for user "{}"'
 
 
-class AddressNotAllowed(ProxyError):
+class AddressNotAllowed(ErrorAbout):
     """The client's address is in none of the ranges of `allowed_ips`."""
 
     sqlstate = "28000"
-
-    def __init__(self, address: str) -> None:
-        super().__init__(
-            f"This IP address {address} is not allowed to connect to this endpoint. "
-            "Please add it to the allowed list in the console. "
-            "Make sure to check for IPv4 or IPv6 addresses."
-        )
+    words = (
+        "This IP address {} is not allowed to connect to this endpoint. "
+        "Please add it to the allowed list in the console. "
+        "Make sure to check for IPv4 or IPv6 addresses."
+    )
 
 
 class PublicAddressRefused(ProxyError):
     """The project has `block_public_connections`, and the client comes from the Internet."""
 
     sqlstate = "28000"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "This connection is trying to access this endpoint from a blocked network."
-        )
+    words = "This connection is trying to access this endpoint from a blocked network."
 
 
 class LoginUnknown(Exception):
@@ -160,45 +148,35 @@ class LoginUnknown(Exception):
     synchronized yet."""
 
 
-class LoginEnded(ProxyError):
+class LoginEnded(ErrorAbout):
     """The role, login right or password that a session was started with is no longer valid."""
 
     sqlstate = "57P01"
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"terminating connection due to administrator command: {reason}")
+    words = "terminating connection due to administrator command: {}"
 
 
 class DisabledEndpointRefused(ProxyError):
     sqlstate = "55000"
-
-    def __init__(self) -> None:
-        super().__init__("Control plane request failed: endpoint is disabled")
+    words = "Control plane request failed: endpoint is disabled"
 
 
-class UnreadableParameter(ProxyError):
+class UnreadableParameter(ErrorAbout):
     sqlstate = "22021"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f'invalid byte sequence for encoding "UTF8" in the parameter "{name}"')
+    words = 'invalid byte sequence for encoding "UTF8" in the parameter "{}"'
 
 
 class ReplicationThroughPooler(ProxyError):
     sqlstate = "0A000"
     hint = "Connect to the endpoint's own host, without -pooler."
-
-    def __init__(self) -> None:
-        super().__init__("replication connections are not supported through the pooler")
+    words = "replication connections are not supported through the pooler"
 
 
-class OptionThroughPooler(ProxyError):
+class OptionThroughPooler(ErrorAbout):
     """The words are PgBouncer's, whose newer versions read `options` themselves."""
 
     sqlstate = "08P01"
     hint = "Connect to the endpoint's own host, without -pooler."
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"unsupported startup parameter in options: {name}")
+    words = "unsupported startup parameter in options: {}"
 
 
 class QuotaUsedUp(ProxyError):
@@ -210,24 +188,20 @@ class QuotaUsedUp(ProxyError):
     )
 
 
-class EndpointElsewhere(ProxyError):
+class EndpointElsewhere(ErrorAbout):
     """The endpoint's compute is on another host of the region. Only clients that have proved their
     identity learn of this."""
 
     sqlstate = "08004"
-
-    def __init__(self, elsewhere: str) -> None:
-        super().__init__(f"the endpoint is on another host of its region: connect to {elsewhere}")
+    words = "the endpoint is on another host of its region: connect to {}"
 
 
-class HostUnreachable(ProxyError):
+class HostUnreachable(ErrorAbout):
     """The proxy of the endpoint's host cannot be reached. The endpoint has done nothing for the
     client."""
 
     sqlstate = "57P03"
-
-    def __init__(self, host: str) -> None:
-        super().__init__(f'the endpoint\'s host "{host}" cannot be reached; try again')
+    words = 'the endpoint\'s host "{}" cannot be reached; try again'
 
 
 class WakeFailed(ProxyError):
@@ -235,8 +209,8 @@ class WakeFailed(ProxyError):
 
     sqlstate = "57P03"
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"Control plane request failed: {reason}")
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(f"Control plane request failed: {reason or self.words}")
 
 
 class HostUnavailable(WakeFailed):
@@ -246,16 +220,14 @@ class HostUnavailable(WakeFailed):
 class ControlPlaneUnavailable(WakeFailed):
     """The control plane's database did not answer in time."""
 
-    def __init__(self) -> None:
-        super().__init__("the control plane does not answer; try again")
+    words = "the control plane does not answer; try again"
 
 
 class ProjectMoved(WakeFailed):
     """The client has waited here for a compute that is on another host now. It reaches that host
     when it connects again, by any proxy."""
 
-    def __init__(self) -> None:
-        super().__init__("the project has moved to another host; connect again")
+    words = "the project has moved to another host; connect again"
 
 
 class WakeTimeout(WakeFailed):
@@ -272,9 +244,7 @@ class ComputeUnreachable(ProxyError):
         "The endpoint runs, but does not answer. Connect again; if that does not help, restart the "
         "endpoint, and look into its logs."
     )
-
-    def __init__(self) -> None:
-        super().__init__("Couldn't connect to compute node")
+    words = "Couldn't connect to compute node"
 
 
 class ComputeRefused(ProxyError):
@@ -320,6 +290,6 @@ class LetGo(AdministratorShutdown):
         super().__init__("the compute has stopped")
 
 
-def is_let_go(payload: bytes) -> bool:
-    """True if this ErrorResponse's payload is LetGo's."""
-    return payload == LetGo().packet()[messages.HEADER_SIZE :]
+def is_let_go(packet: bytes) -> bool:
+    """True if this ErrorResponse is LetGo's."""
+    return packet == LetGo().packet()

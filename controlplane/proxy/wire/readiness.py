@@ -109,3 +109,8 @@ class Readiness:
         for waiting in (self._readers, self._writers):
             if callback := waiting.get(descriptor):
                 callback()
+
+
+def resolve(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)

@@ -1,11 +1,20 @@
 """Reads the first packets of a connection, with TLS if the client wants it: encryption requests,
-and then a cancel request or a start-up message."""
+and then a cancel request or a start-up message. Before its first byte, a load balancer may send the
+client's address by version 2 of the PROXY protocol
+(https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt).
 
+If the operator names load balancers, each connection from them must begin with such a header. A
+header from any other address is refused, because anybody could claim any address by it.
+"""
+
+import ipaddress
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
 
-from controlplane.proxy.wire import messages, proxy_protocol
+from controlplane.address_ranges import parse_address
+from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.errors import ForwardingRefused, ProtocolViolation, UnsupportedProtocol
 from controlplane.proxy.wire.tls import ALPN_HTTP, TlsIdentity
@@ -25,6 +34,18 @@ _PEER_REQUEST_CODE = (1234 << 16) | 7372
 # What another host's proxy sends first: see the package `peers`. A TLS handshake follows at once.
 PEER_REQUEST = struct.pack("!II", HEAD_SIZE, _PEER_REQUEST_CODE)
 _MAX_CANCEL_KEY_BYTES = 256
+
+# The beginning of a PROXY protocol header, which no other protocol begins with.
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+# The beginning of a header of version 1, which resembles HTTP.
+_VERSION_1_PREFIX = b"PROXY "
+# Signature, version with command, family with transport, length.
+_PROXY_HEADER_SIZE = 16
+_PROXY_VERSION = 2
+# LOCAL is a connection of the load balancer's own, such as a health check.
+_LOCAL, _FORWARDED = 0, 1
+# By family and transport: the length of a client's address, and that of both addresses with ports.
+_TCP = {0x11: (4, 12), 0x21: (16, 36)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +97,7 @@ def packet_size(head: bytes) -> int:
     Raises ProtocolViolation if it is smaller or larger than any start-up packet, ForwardingRefused
     if the bytes begin a PROXY protocol header.
     """
-    if proxy_protocol.SIGNATURE.startswith(head[:HEAD_SIZE]):
+    if SIGNATURE.startswith(head[:HEAD_SIZE]):
         raise ForwardingRefused
     size = int.from_bytes(head[:4], "big")
     if not HEAD_SIZE <= size <= MAX_PACKET_BYTES:
@@ -151,7 +172,7 @@ async def speaks_http(channel: Channel, identity: TlsIdentity) -> bool:
     """
     first = await channel.peek()
     if first != TLS_HANDSHAKE_BYTE:
-        if first == proxy_protocol.VERSION_1_PREFIX[:1]:
+        if first == _VERSION_1_PREFIX[:1]:
             await _refuse_proxy_line(channel)
         return begins_http(first)
     tls = await channel.start_tls(identity.context)
@@ -169,12 +190,10 @@ async def _refuse_proxy_line(channel: Channel) -> None:
     """Raises ForwardingRefused if the client begins with a PROXY protocol header of version 1. The
     Postgres client behind it expects an answer that it can read, which HTTP's would not be."""
     ahead = await channel.look_ahead()
-    while len(ahead) < len(
-        proxy_protocol.VERSION_1_PREFIX
-    ) and proxy_protocol.VERSION_1_PREFIX.startswith(ahead):
+    while len(ahead) < len(_VERSION_1_PREFIX) and _VERSION_1_PREFIX.startswith(ahead):
         await channel.read_ahead()
         ahead = await channel.look_ahead()
-    if ahead.startswith(proxy_protocol.VERSION_1_PREFIX):
+    if ahead.startswith(_VERSION_1_PREFIX):
         raise ForwardingRefused
 
 
@@ -230,3 +249,42 @@ async def read_request(
 async def _read_packet(channel: Channel) -> StartupPacket:
     head = await channel.read(HEAD_SIZE)
     return parse(head + await channel.read(packet_size(head) - HEAD_SIZE))
+
+
+async def client_address(
+    channel: Channel, peer: str, *, load_balancers: Iterable[IPv4Network | IPv6Network]
+) -> str | None:
+    """Returns the client's address: from the peer's header if the peer is a load balancer, else the
+    peer's own. Reads up to the header's end and no further. Returns None if the connection begins
+    with another host's PEER_REQUEST, and reads that.
+
+    Raises ProtocolViolation if a load balancer sends no header, or one without an address;
+    ConnectionLost.
+    """
+    own = parse_address(peer)
+    if not any(own in network for network in load_balancers):
+        return peer
+    # Only one byte at first: a peer that sends no header may wait for an answer to a few bytes.
+    head = await channel.read(1)
+    if PEER_REQUEST.startswith(head):
+        head += await channel.read(len(PEER_REQUEST) - 1)
+        if head == PEER_REQUEST:
+            return None
+    elif SIGNATURE.startswith(head):
+        head += await channel.read(_PROXY_HEADER_SIZE - 1)
+    if not head.startswith(SIGNATURE) or head[12] >> 4 != _PROXY_VERSION:
+        raise ProtocolViolation(
+            f"connections from {peer} must begin with a PROXY protocol header, version 2"
+        )
+    rest = await channel.read(int.from_bytes(head[14:], "big"))
+    command = head[12] & 0x0F
+    if command == _LOCAL:
+        return peer
+    size, both_ends = _TCP.get(head[13], (0, 0))
+    if command != _FORWARDED or not size or len(rest) < both_ends:
+        # The protocol permits us to use the load balancer's address instead. But then its clients
+        # would have the load balancer's access.
+        raise ProtocolViolation(
+            f"the PROXY protocol header from {peer} contains no address of a TCP client"
+        )
+    return str(parse_address(str(ipaddress.ip_address(rest[:size]))))

@@ -1,5 +1,6 @@
 """The certificate that the proxy presents in TLS: the operator's, or certificates of Perch's own
-authority (`certificates`)."""
+authority (`certificates`); and the host name that a client asks for in its ClientHello.
+"""
 
 import hashlib
 import logging
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -32,25 +33,20 @@ class TlsIdentity(Protocol):
     @property
     def context(self) -> ssl.SSLContext:
         """The context for the next handshake. Its sockets are ClientTlsSockets."""
-        ...
 
     @property
     def authority_pem(self) -> str:
         """Perch's authority, which clients are to trust; "" with an operator's certificate."""
-        ...
 
     def problem(self) -> tuple[str, str] | None:
         """What an operator must know: the name of a problem, and words. None if there is none."""
-        ...
 
     def expires(self) -> tuple[str, datetime]:
         """What ends first without somebody who renews it, and when: ("operator", …) for the
         operator's certificate, ("authority", …) for Perch's own authority."""
-        ...
 
     def note_authenticated(self, server_name: str | None) -> None:
         """Notes that a client that asked for this name (SNI) has authenticated."""
-        ...
 
 
 class ClientTls(Protocol):
@@ -211,3 +207,33 @@ def end_point_hash(certificate: x509.Certificate) -> bytes:
     algorithm = certificate.signature_hash_algorithm
     name = "sha256" if algorithm is None or algorithm.name in _WEAK_HASHES else algorithm.name
     return hashlib.new(name, certificate.public_bytes(serialization.Encoding.DER)).digest()
+
+
+class _Handshake(ssl.SSLObject):
+    server_name: str | None = None
+
+
+def server_name_in(hello: bytes) -> str | None:
+    """Returns the host name that the client asks for; None if it asks for none, or begins no TLS
+    handshake. Raises SSLWantReadError if the message goes on behind these bytes."""
+    incoming = ssl.MemoryBIO()
+    incoming.write(hello)
+    handshake = _CONTEXT.wrap_bio(incoming, ssl.MemoryBIO(), server_side=True)
+    assert isinstance(handshake, _Handshake)
+    try:
+        handshake.do_handshake()
+    except ssl.SSLWantReadError:
+        raise
+    except ssl.SSLError:
+        pass  # `_remember` ends every handshake
+    return handshake.server_name
+
+
+def _remember(handshake: Any, name: str | None, _: ssl.SSLContext) -> int:
+    handshake.server_name = name
+    return ssl.ALERT_DESCRIPTION_USER_CANCELLED
+
+
+_CONTEXT = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+_CONTEXT.sslobject_class = _Handshake
+_CONTEXT.sni_callback = _remember

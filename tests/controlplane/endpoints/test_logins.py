@@ -13,18 +13,17 @@ from controlplane.compute.catalog.reading import placeholder_of
 from controlplane.models.connecting import RoleState, RouteRow
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.directory.changes import end_outdated_sessions
-from controlplane.proxy.directory.compute_logins import _CatalogSession
+from controlplane.proxy.directory.compute_logins import RoleLogin, _CatalogSession
 from controlplane.proxy.directory.control_database import ControlDatabase
 from controlplane.proxy.directory.interface import RoleIdentity
-from controlplane.proxy.directory.role_logins import (
-    RoleLogin,
+from controlplane.proxy.directory.route_lookup import (
+    RouteLookup,
     is_in_rows,
     is_older,
     is_reserved,
     verifier_by_compute,
     verifier_by_row,
 )
-from controlplane.proxy.directory.route_lookup import RouteLookup
 from controlplane.proxy.wire.errors import LoginUnknown
 
 

@@ -16,7 +16,6 @@ from controlplane.history.local.chain import (
     ACTIVITY,
     COMMITS,
     LOG_LOST,
-    REPLACED,
     Base,
     Chain,
     Follows,
@@ -26,6 +25,7 @@ from controlplane.history.local.chain import (
 from controlplane.history.local.commits import ENTRY, Commit, _summary, activity
 from controlplane.history.local.moments import NoSuchMoment, find_lsn
 from controlplane.models import Host
+from controlplane.models.history import REPLACED
 from tests.support.past import history, notes, with_history, write
 from tests.support.project import Project
 from tests.support.waiting import wait_for

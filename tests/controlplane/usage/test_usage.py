@@ -14,7 +14,7 @@ from controlplane.database.version import conninfo
 from controlplane.models import Account, Branch, Endpoint, Host, Meter, Plan, Project, Span, Usage
 from controlplane.models.consumed import next_period, period_of, previous_period
 from controlplane.proxy.directory.control_database import ControlDatabase
-from controlplane.proxy.directory.traffic import Traffic
+from controlplane.proxy.directory.interface import Traffic
 from controlplane.proxy.directory.usage_reports import TrafficReports
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.services.branches import get_branch

@@ -1,12 +1,16 @@
-"""The times of a client's way to its compute, for the log and the figures."""
+"""The wakes that clients wait for: one is shared among all clients that wait for the same compute.
+And the times of each client's way to its compute, from its acceptance on, for the log and the
+figures."""
 
 import asyncio
 import logging
+import socket
+import struct
 import time
 from dataclasses import dataclass, field
 
 from controlplane.metrics import figures
-from controlplane.proxy.directory.interface import ComputeStart
+from controlplane.proxy.directory.interface import ComputeAddress, ComputeStart, Directory
 from controlplane.proxy.wire.errors import (
     ControlPlaneUnavailable,
     DisabledEndpointRefused,
@@ -26,6 +30,66 @@ _OUTCOMES: tuple[tuple[type[BaseException], str], ...] = (
     (ProxyError, "failed"),
     (asyncio.CancelledError, "abandoned"),
 )
+# The member tcpi_last_data_recv of struct tcp_info, in milliseconds, after 8 bytes and 11 numbers.
+_SINCE_LAST_DATA = struct.Struct("=52xI")
+
+
+@dataclass(slots=True)
+class _PendingWake:
+    task: asyncio.Task[ComputeAddress]
+    waiting: int = 0
+
+
+class SharedWakes:
+    """Shares one wake among all clients that wait for the same compute."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._pending: dict[tuple[str, bool], _PendingWake] = {}
+
+    async def wake(
+        self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None
+    ) -> ComputeAddress:
+        """As `Directory.wake`, but joins a call that is already under way. The last caller to stop
+        waiting cancels the call."""
+        key = (endpoint_id, pooled)
+        pending = self._pending.get(key)
+        if pending is None:
+            call = self._directory.wake(endpoint_id, pooled=pooled, refused=refused)
+            pending = _PendingWake(asyncio.ensure_future(call))
+            self._pending[key] = pending
+            pending.task.add_done_callback(lambda _: self._finish(key, pending))
+        pending.waiting += 1
+        try:
+            return await asyncio.shield(pending.task)
+        finally:
+            pending.waiting -= 1
+            if pending.waiting == 0 and not pending.task.done():
+                self._finish(key, pending)
+                pending.task.cancel()
+
+    def discard(self, endpoint_id: str) -> None:
+        """Makes later callers wake anew. A call under way may return the old compute's address."""
+        for pooled in (False, True):
+            self._pending.pop((endpoint_id, pooled), None)
+
+    def _finish(self, key: tuple[str, bool], pending: _PendingWake) -> None:
+        if self._pending.get(key) is pending:
+            del self._pending[key]
+
+
+def waited_for_accept(connection: socket.socket) -> float:
+    """Returns the seconds since the last data came from the client, or, before any, since the
+    kernel has connected it. Called at once after the accept, this is how long the client has
+    waited for that: after its first packet, every client waits for an answer."""
+    try:
+        found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SINCE_LAST_DATA.size)
+    except OSError:
+        return 0.0  # it has been reset
+    if len(found) < _SINCE_LAST_DATA.size:
+        return 0.0
+    (milliseconds,) = _SINCE_LAST_DATA.unpack(found)
+    return float(milliseconds) / 1000
 
 
 @dataclass(slots=True)
@@ -72,15 +136,12 @@ class Wake:
             "connected": self.connected_at - running,
         }
 
-    def fields(self, login: LoginTimes | None = None) -> dict[str, float | str]:
+    def fields(self, login: LoginTimes) -> dict[str, float | str]:
         """For a line of the log: the parts in milliseconds, and the start's operation."""
-        parts = login.parts() if login else {}
         if self.start is None:
-            return _milliseconds(parts)
-        return {
-            **_milliseconds({**parts, **self.parts()}),
-            "operation": self.start.operation,
-        }
+            return _milliseconds(login.parts())
+        parts = {**login.parts(), **self.parts()}
+        return {**_milliseconds(parts), "operation": self.start.operation}
 
     def succeeded(self) -> None:
         """Notes that the client has a session in its compute."""
