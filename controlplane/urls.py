@@ -1,22 +1,29 @@
 """The API's URLs."""
 
+from collections.abc import Callable
+
+from django.http import HttpResponse
 from django.urls import path
 
 from controlplane.api.certificate_authority import certificate_authority
 from controlplane.api.document_views import docs, openapi_json, swagger_file
 from controlplane.api.health import healthz, healthz_details, livez, readyz
+from controlplane.api.http.auth import without_key
 from controlplane.api.router import api
 from controlplane.fleet.api import join_host
 
+WITHOUT_KEY: dict[str, Callable[..., HttpResponse]] = {
+    "api/v2/openapi.json": openapi_json,
+    "api/v2/docs": docs,
+    "api/v2/docs/<str:name>": swagger_file,
+    "livez": livez,
+    "readyz": readyz,
+    "healthz": healthz,
+    "healthz/details": healthz_details,
+    "hosts/join": join_host,
+    "certificate-authority.pem": certificate_authority,
+}
 urlpatterns = [
-    path("api/v2/openapi.json", openapi_json),
-    path("api/v2/docs", docs),
-    path("api/v2/docs/<str:name>", swagger_file),
+    *(path(route, without_key(view)) for route, view in WITHOUT_KEY.items()),
     path("api/v2/", api.urls),
-    path("livez", livez),
-    path("readyz", readyz),
-    path("healthz", healthz),
-    path("healthz/details", healthz_details),
-    path("hosts/join", join_host),
-    path("certificate-authority.pem", certificate_authority),
 ]

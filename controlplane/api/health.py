@@ -2,9 +2,11 @@
 operators, with a description of each problem. `/livez` and `/readyz`: whether this process of the
 API can, for what restarts it and for a load balancer in front of it."""
 
+import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from django.db import Error, close_old_connections
 from django.http import HttpRequest, JsonResponse
@@ -16,7 +18,13 @@ Answer = TypeVar("Answer")
 # Seconds within which the database must answer. The query runs in a thread, because no timeout of
 # the connection ends it when the server hangs, such as a stopped Postgres process.
 ANSWER_TIMEOUT = 3.0
+# Seconds for which everybody gets the same answer: asking costs the database the same however many
+# callers there are.
+SHARED_FOR = 1.0
 _threads = ThreadPoolExecutor(4, thread_name_prefix="health")
+# Of each question: when it was asked last, and the answer.
+_asked: dict[Callable[[], Any], tuple[float, Future[Any]]] = {}
+_lock = threading.Lock()
 
 
 def healthz(request: HttpRequest) -> JsonResponse:
@@ -63,10 +71,16 @@ TOO_LATE = TooLate()
 
 
 def _ask_with_timeout(question: Callable[[], Answer]) -> Answer | TooLate:
-    answer = _threads.submit(_ask_in_thread, question)
+    now = time.monotonic()
+    with _lock:
+        asked_at, answer = _asked.get(question, (0.0, None))
+        if answer is None or now - asked_at > (SHARED_FOR if answer.done() else ANSWER_TIMEOUT):
+            answer = _threads.submit(_ask_in_thread, question)
+            _asked[question] = now, answer
     try:
-        return answer.result(ANSWER_TIMEOUT)
-    except (Error, TimeoutError):
+        result: Answer = answer.result(ANSWER_TIMEOUT)
+        return result
+    except (Error, TimeoutError, CancelledError):
         answer.cancel()
         return TOO_LATE
 

@@ -7,15 +7,21 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
 
 import pytest
 
+from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.over_http import connection
 from controlplane.proxy.over_http.connection import check_head
 from controlplane.proxy.over_http.request import MemoryBudget, MemoryExhausted, RequestRefused
 from controlplane.proxy.over_http.results import UnreadableArray, encoder
 from controlplane.proxy.over_http.statements import without_neons_options
 from controlplane.proxy.over_http.websocket import WebSocketFraming
+from controlplane.proxy.relaying.compute import _read_greeting
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.channel import Channel
 from tests.proxy.http_client import RawHttp, SqlClient, request
 from tests.proxy.running_proxy import RunningProxy
 from tests.proxy.websocket_client import frame
@@ -57,6 +63,28 @@ def going_on(proxy: RunningProxy) -> Iterator[None]:
     finally:
         proxy.call(stop(watching))
     assert longest < BRIEF
+
+
+class Dripping:
+    """A channel to a compute that sends single bytes."""
+
+    def __init__(self, sent: bytes) -> None:
+        self._left = iter(sent)
+
+    async def read_some(self) -> bytes:
+        return bytes([next(self._left)])
+
+
+def test_a_greeting_of_single_bytes_takes_time_by_its_length_only() -> None:
+    greeting = messages.message(b"S", b"") * 12_000
+
+    channel = cast(Channel, Dripping(greeting * 2))
+
+    def read() -> None:
+        with pytest.raises(messages.MalformedMessage, match="too long"):
+            asyncio.run(_read_greeting(channel, ComputeAddress(Path("/none"))))
+
+    assert seconds_for(read) < BRIEF
 
 
 def test_a_long_length_is_refused_at_once() -> None:

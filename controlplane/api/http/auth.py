@@ -1,17 +1,25 @@
 """Authenticates requests by bearer API keys (specification, section 5)."""
 
 import time
+from collections.abc import Callable
+from functools import wraps
 from typing import cast
 
 import gevent
-from django.http import HttpRequest, UnreadablePostError
+from django.http import HttpRequest, HttpResponse, UnreadablePostError
 from ninja.errors import HttpError
 from ninja.security import HttpBearer
 
 from controlplane.actors import Actor, ActorType, acting_as
 from controlplane.api.http import idempotency
+from controlplane.api.http.errors import too_many_requests
 from controlplane.api.http.key_limits import check_key_limits, route_of
-from controlplane.api.http.request_limits import count_request, counted, until_answered
+from controlplane.api.http.request_limits import (
+    TooManyRequests,
+    count_request,
+    counted,
+    until_answered,
+)
 from controlplane.database.base import release_connection
 from controlplane.models import Account, ApiKey
 from controlplane.services import accounts
@@ -31,6 +39,21 @@ class AuthenticatedRequest(HttpRequest):
 
     auth: Account
     api_key: ApiKey
+
+
+def without_key(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """The view, for callers without a key. Their requests are counted by address, together with
+    those whose keys may be wrong."""
+
+    @wraps(view)
+    def counted_view(request: HttpRequest, **named: str) -> HttpResponse:
+        try:
+            with counted(f"address {request.META.get('REMOTE_ADDR', '')}"):
+                return view(request, **named)
+        except TooManyRequests as error:
+            return too_many_requests(request, error)
+
+    return counted_view
 
 
 class ApiKeyAuth(HttpBearer):

@@ -138,6 +138,11 @@ def _in_json(request: HttpRequest, refused: HttpResponse) -> HttpResponse:
     return response
 
 
+def too_many_requests(request: HttpRequest, error: TooManyRequests) -> HttpResponse:
+    words = f"{error}; try again when others have ended"
+    return set_retry_after(error_response(request, 429, words))
+
+
 def install_error_handlers(api: NinjaAPI) -> None:
     @api.exception_handler(ServiceError)
     def refused(request: HttpRequest, error: ServiceError) -> HttpResponse:
@@ -160,8 +165,7 @@ def install_error_handlers(api: NinjaAPI) -> None:
 
     @api.exception_handler(TooManyRequests)
     def too_many(request: HttpRequest, error: TooManyRequests) -> HttpResponse:
-        words = f"{error}; try again when others have ended"
-        return set_retry_after(error_response(request, 429, words))
+        return too_many_requests(request, error)
 
     @api.exception_handler(RateLimited)
     def too_often(request: HttpRequest, error: RateLimited) -> HttpResponse:

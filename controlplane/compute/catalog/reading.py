@@ -23,8 +23,9 @@ from controlplane.compute.processes.session import Session, is_utf8, name_of, va
 
 # The keys of a verifier in Postgres's own format that no password matches.
 _NO_KEYS = f"${'A' * 43}=:{'A' * 43}="
+# Its salt is bounded as in Postgres 18, where a stored password has at most 512 characters.
 _VERIFIER = re.compile(
-    r"SCRAM-SHA-256\$[0-9]{1,9}:[A-Za-z0-9+/]+=*\$[A-Za-z0-9+/]{43}=:[A-Za-z0-9+/]{43}="
+    r"SCRAM-SHA-256\$[0-9]{1,9}:[A-Za-z0-9+/]{1,384}=*\$[A-Za-z0-9+/]{43}=:[A-Za-z0-9+/]{43}="
 )
 
 # Changes with every change of a role, of a database, or of the settings that either gives to new

@@ -12,7 +12,9 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import obstore
 from django.conf import settings
@@ -77,9 +79,12 @@ class Store:
         self._knows_former_keys = False
         self._bandwidth = bandwidth
         options: dict[str, Any] = {"retry_config": RETRIES, "client_options": _client_options()}
-        if url.startswith("file:"):
-            options = {"mkdir": True}
         try:
+            if url.startswith("file:"):
+                options = {}
+                # Names and sizes of objects are not for other accounts of the host.
+                place = Path(unquote(urlsplit(url).path))
+                place.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._objects = from_url(url, **options)
         except (BaseError, OSError, ValueError) as error:
             raise StoreMisnamed(f"PERCH_HISTORY_STORE: {_error_text(error)}") from error

@@ -4,8 +4,9 @@ proxy: they name their endpoint in the password, or they speak HTTP.
 The checks run outside the event loop. Each check takes a core for milliseconds, and
 anybody can cause any number of checks.
 
-One thread checks them, at a lower priority than the host's other work. One password at a time is
-checked for each address and for each endpoint. A correct password is remembered as long as its
+One thread checks them, at a lower priority than the host's other work, and a second one those of
+costly verifiers, so that their owner slows down nobody else. One password at a time is checked for
+each address and for each endpoint. A correct password is remembered as long as its
 verifier stays the same, so checking it again costs nothing.
 """
 
@@ -32,6 +33,8 @@ _NICENESS = 5
 # A check costs as many hashes as the verifier's iteration count, which a role's owner can choose.
 # This many take half a second, and are more than anybody recommends.
 MAX_ITERATIONS = 1_000_000
+# Checks of more iterations than this are costly. Postgres's own default is 4,096.
+_MAX_CHEAP_ITERATIONS = 4 * 4096
 
 _PROHIBITED = (
     stringprep.in_table_a1,
@@ -51,8 +54,9 @@ class PasswordChecks:
     """For one process; must be used within its event loop."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(
-            1, thread_name_prefix="password", initializer=_lower_priority
+        self._cheap, self._costly = (
+            ThreadPoolExecutor(1, thread_name_prefix="password", initializer=_lower_priority)
+            for _ in range(2)
         )
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         # Digests of the correct passwords, the last used at the end. They reveal nothing without
@@ -70,9 +74,11 @@ class PasswordChecks:
             self._known.move_to_end(digest)
             return
         loop = asyncio.get_running_loop()
+        is_costly = verifier.iterations > _MAX_CHEAP_ITERATIONS
+        thread = self._costly if is_costly else self._cheap
         # Always in this order, so that two checks cannot deadlock.
         async with self._turn(f"from {_network_of(address)}"), self._turn(f"to {endpoint_id}"):
-            fits = await loop.run_in_executor(self._thread, check_password, verifier, password)
+            fits = await loop.run_in_executor(thread, check_password, verifier, password)
         if not fits:
             raise PasswordFailed(role)
         self._known[digest] = None
@@ -80,7 +86,8 @@ class PasswordChecks:
             self._known.popitem(last=False)
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        for thread in (self._cheap, self._costly):
+            thread.shutdown(wait=False, cancel_futures=True)
 
     def _digest(self, verifier: Verifier, password: bytes) -> bytes:
         made = f"{verifier.is_mock} {verifier.iterations} {len(verifier.salt)} ".encode()

@@ -159,19 +159,25 @@ async def _open(
 
 async def _read_greeting(channel: Channel, address: ComputeAddress) -> ComputeConnection:
     """Reads the whole greeting. A client that has not received all of it, because the compute was
-    stopped, can still be connected to another compute."""
-    greeting = b""
+    stopped, can still be connected to another compute.
+
+    Each message is looked at once: the compute is untrusted, and may send single bytes."""
+    greeting = bytearray()
+    key: tuple[int, int] | None = None
+    read = 0
     while len(greeting) < _MAX_GREETING_BYTES:
         greeting += await channel.read_some()
-        key: tuple[int, int] | None = None
-        for kind, start, end in messages.complete_messages(greeting, limit=_MAX_GREETING_BYTES):
-            payload = greeting[start:end]
+        for kind, start, end in messages.complete_messages(
+            greeting, limit=_MAX_GREETING_BYTES, position=read
+        ):
+            payload = bytes(greeting[start:end])
+            read = end
             if kind == b"K":
                 key = start, end
             elif kind == b"Z" and key is not None:
                 if address.elsewhere is not None and end < len(greeting):
                     raise ComputeGone("the compute's host has let go of the client at once")
-                return _greeted(channel, address, greeting, key)
+                return _greeted(channel, address, bytes(greeting), key)
             elif kind == b"E":
                 _raise_refusal(address, messages.message(kind, payload), payload)
             elif kind == b"R" and payload != _AUTHENTICATION_OK:

@@ -121,12 +121,14 @@ def sasl_initial_response(payload: bytes) -> tuple[str, bytes]:
     return name.decode("ascii", errors="replace"), data
 
 
-def complete_messages(buffer: bytes | bytearray, *, limit: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yields each whole message in the buffer: its kind, and where its payload starts and ends.
+def complete_messages(
+    buffer: bytes | bytearray, *, limit: int, position: int = 0
+) -> Iterator[tuple[bytes, int, int]]:
+    """Yields each whole message in the buffer from the position on: its kind, and where its payload
+    starts and ends.
 
     Raises MalformedMessage if a length field is below 4 or above `limit` bytes.
     """
-    position = 0
     while len(buffer) - position >= HEADER_SIZE:
         kind, length = _HEADER.unpack_from(buffer, position)
         if not 4 <= length <= limit:

@@ -4,6 +4,7 @@ The computes here are started in this process, without the service.
 """
 
 import os
+import platform
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -44,6 +45,17 @@ my $place = "/dev/shm/left $$"; mkdir $place;
 mkdir $place .= "/deeper" for 1 .. 500;
 open(FILE, ">", "$place/--file") && print "files\\n"; chmod 0, $place;
 """
+# Prints which calls it may make: unshare and clone with a new user namespace (also by clone3),
+# setns, bpf, perf_event_open, userfaultfd, add_key and keyctl. The numbers are those of x86_64.
+KERNEL_CALLS = """
+my @calls = ([272, 0x10000000], [56, 0x10000011, 0, 0, 0, 0], [435, 0, 0], [308, -1, 0],
+    [321, 0, 0, 0], [298, 0, 0, -1, -1, 0], [323, 0], [248, 0, 0, 0, 0, 0], [250, 0, 0]);
+for my $call (@calls) {
+    $! = 0; my $result = syscall($call->[0], @$call[1 .. $#$call]);
+    exit 0 if $call->[0] == 56 && $result == 0;
+    print "$call->[0]\n" unless $result == -1 && ($!{EPERM} || $!{ENOSYS});
+}
+"""
 own_accounts = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts")
 
 
@@ -72,6 +84,12 @@ def execute(program: str) -> set[str]:
 @pytest.mark.skipif(not can_deny_ports(), reason="this kernel has no Landlock for ports")
 def test_it_takes_no_port_of_the_host() -> None:
     assert execute(BINDS) == {"udp"}
+
+
+@pytest.mark.skipif(not can_deny_ports(), reason="this kernel has no Landlock for ports")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86_64")
+def test_it_makes_no_user_namespace_and_reaches_no_rare_part_of_the_kernel() -> None:
+    assert execute(KERNEL_CALLS) == set()
 
 
 @own_accounts

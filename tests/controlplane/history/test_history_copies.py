@@ -194,6 +194,11 @@ def test_the_bandwidth_holds_for_all_threads_together() -> None:
     assert time.monotonic() - began > 0.4
 
 
+def test_other_accounts_of_the_host_cannot_list_a_store_on_its_disk(tmp_path: Path) -> None:
+    Store(f"file://{tmp_path}/the%20store", Keyring("passphrase", bytes(16)), Bandwidth(None))
+    assert (tmp_path / "the store").stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.parametrize("url", ["s3://", "ftp://somewhere/else", "nothing"])
 def test_a_url_that_names_no_store_is_refused(url: str) -> None:
     with pytest.raises(StoreMisnamed, match="PERCH_HISTORY_STORE"):
