@@ -150,7 +150,7 @@ CSRF_COOKIE_NAME = "perch_csrf"
 CSRF_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_FAILURE_VIEW = "console.pages.problems.csrf_failure"
-MESSAGE_STORAGE = "console.pages.notices.NoticeStorage"
+MESSAGE_STORAGE = "console.pages.problems.NoticeStorage"
 MESSAGE_TAGS = {message_levels.ERROR: "failure"}
 
 SECURE_REFERRER_POLICY = "same-origin"

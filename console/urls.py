@@ -20,7 +20,7 @@ from console.endpoints import changes as endpoint_changes
 from console.endpoints import connecting, monitoring
 from console.endpoints import views as endpoints
 from console.events import views as events
-from console.operations import cancel_retry, run_views
+from console.operations import run_views
 from console.operations import views as operations
 from console.projects import changes as project_changes
 from console.projects import settings as project_settings
@@ -134,10 +134,10 @@ urlpatterns = [
     path(f"{RUN}/live", run_views.live, name="run_live"),
     path(OPERATION, run_views.show_operation, name="operation"),
     path(f"{OPERATION}/live", run_views.operation_live, name="operation_live"),
-    path(f"{OPERATION}/cancel", cancel_retry.cancel, name="operation_cancel"),
-    path(f"{OPERATION}/retry", cancel_retry.retry, name="operation_retry"),
-    path(f"{CHAIN}/cancel", cancel_retry.cancel_chain, name="chain_cancel"),
-    path(f"{CHAIN}/retry", cancel_retry.retry_chain, name="chain_retry"),
+    path(f"{OPERATION}/cancel", run_views.cancel, name="operation_cancel"),
+    path(f"{OPERATION}/retry", run_views.retry, name="operation_retry"),
+    path(f"{CHAIN}/cancel", run_views.cancel_chain, name="chain_cancel"),
+    path(f"{CHAIN}/retry", run_views.retry_chain, name="chain_retry"),
     path(f"{PROJECT}/query", query.show, name="query"),
     path(f"{PROJECT}/query/cancel", query.cancel, name="query_cancel"),
     path(f"{PROJECT}/tables", tables.index, name="tables"),

@@ -15,7 +15,7 @@ from console.api.resources.api_keys import KeyLimits
 from console.api.resources.projects import Project
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, OpenChoiceField, in_zone, offer, project_in_list
-from console.pages.form_errors import problems_beside
+from console.pages.problems import problems_beside
 from console.pages.responses import (
     FormPage,
     choices,

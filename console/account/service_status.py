@@ -11,8 +11,8 @@ from django.views.decorators.http import require_http_methods, require_POST
 from console.api.errors import NotFound
 from console.api.resources.service_status import Host
 from console.forms.fields import ConfirmForm
-from console.pages.form_errors import problems_beside
 from console.pages.live_regions import Polling, page_and_region
+from console.pages.problems import problems_beside
 from console.pages.responses import (
     FormPage,
     act,

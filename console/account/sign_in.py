@@ -14,11 +14,10 @@ from console.api.errors import APIError, Forbidden, NonsenseAnswer, Refused, Una
 from console.api.management_api import ManagementAPI
 from console.api.parallel import in_parallel
 from console.api.resources.api_keys import OwnKey, User
-from console.api.servers import Server, default_server, find_server, servers
+from console.api.transport import Server, default_server, find_server, servers
 from console.forms.fields import EmptyForm, offer
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside
-from console.pages.problems import spell_out
+from console.pages.problems import problems_beside, spell_out
 from console.pages.responses import FormPage, done, show_form
 from console.request import ConsoleRequest, public
 from console.sign_in import one_time_links, sessions

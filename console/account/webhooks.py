@@ -16,8 +16,8 @@ from console.events.types import GROUPS, event_type
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, OpenChoiceField, offer, project_in_list
 from console.forms.losses import Loss
-from console.pages.form_errors import problems_beside
 from console.pages.live_regions import Polling, page_and_region
+from console.pages.problems import problems_beside
 from console.pages.responses import (
     FormPage,
     act,

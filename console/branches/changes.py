@@ -16,8 +16,8 @@ from console.forms import losses
 from console.forms.api_requests import body_of
 from console.forms.fields import ConfirmForm, LifetimeFields, RenameForm
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside
 from console.pages.listing import by_name
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, act, choices, done, show_confirmation, show_form
 from console.request import ConsoleRequest
 

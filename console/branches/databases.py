@@ -10,12 +10,12 @@ from django.views.decorators.http import require_http_methods
 from console.api.errors import NotFound
 from console.api.fields import isolated
 from console.api.parallel import in_parallel
-from console.api.resources.roles import Database
+from console.api.resources.branches import Database
 from console.branches.forms import DatabaseForm
 from console.forms.api_requests import body_of
 from console.forms.fields import ConfirmForm
 from console.forms.losses import Loss
-from console.pages.form_errors import problems_beside
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, choices, done, show_form
 from console.request import ConsoleRequest
 

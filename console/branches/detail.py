@@ -11,13 +11,10 @@ from console.api.errors import NotFound
 from console.api.fields import stamp
 from console.api.management_api import ManagementAPI
 from console.api.parallel import Part, in_parallel, part
-from console.api.resources.branches import Branch
-from console.api.resources.events import Event
+from console.api.resources.branches import Branch, Database, Role, Snapshot
 from console.api.resources.history import History
-from console.api.resources.operations import Operation
+from console.api.resources.operations import Event, Operation
 from console.api.resources.projects import Project
-from console.api.resources.roles import Database, Role
-from console.api.resources.snapshots import Snapshot
 from console.branches.history_band import band, summary
 from console.branches.rows import BranchRow, branch_rows
 from console.endpoints.rows import endpoint_rows

@@ -8,8 +8,7 @@ from django import forms
 from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 
-from console.api.resources.branches import Branch
-from console.api.resources.roles import Database
+from console.api.resources.branches import Branch, Database
 from console.forms.fields import (
     PLAIN,
     LifetimeFields,

@@ -1,14 +1,19 @@
-"""A branch's history as a band, which the server draws as SVG, and as a sentence."""
+"""A branch's history as a band, which the server draws as SVG, as a sentence, and as rows: what
+happened in it, and the commits that removed tables."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil, sqrt
+from typing import Any
 
 from django.utils.timezone import localtime
 
-from console.api.resources.history import Commits, Gap, History, PastMoment
+from console.api.errors import APIError, Unauthorized
+from console.api.management_api import ManagementAPI
+from console.api.resources.history import Commits, Gap, History, PastMoment, Removal
 from console.operations.timescale import Mark, Scale, boxes, percent
+from console.pages.problems import words_beside
 from console.templatetags.console_tags import size
 
 # Across the whole, in units of the picture; and down: where the band begins and how high it is.
@@ -84,7 +89,7 @@ def band(history: History, *, chosen: datetime | None = None) -> Band | None:
         gaps=boxes(gaps, top=TOP, height=HEIGHT),
         commits=_bars(history, scale),
         bases=_places(scale, [base.at for base in history.bases]),
-        restores=_places(scale, history.restores),
+        restores=_places(scale, [one.at for one in history.restores]),
         removals=_places(scale, [one.at for one in history.removals]),
         axis=scale.marks_of_day(most=MAX_TIMES),
         summary=summary(history),
@@ -185,7 +190,7 @@ def happenings(history: History) -> list[Happening]:
             Happening(base.at, "Full copy", size(base.size) if base.size else "")
             for base in history.bases
         ),
-        *(Happening(at, "Restore", "") for at in history.restores),
+        *(Happening(one.at, "Restore", "") for one in history.restores),
         *(
             Happening(one.at, "Tables removed", f"{one.files} file{'' if one.files == 1 else 's'}")
             for one in history.removals
@@ -196,3 +201,39 @@ def happenings(history: History) -> list[Happening]:
         reason = f"{until}: {gap.reason}" if gap.reason else until
         found.append(Happening(gap.since, "Gap", reason))
     return sorted(found, key=lambda one: one.at, reverse=True)
+
+
+# The smallest difference between two moments.
+ONE_MICROSECOND = timedelta(microseconds=1)
+MAX_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Undo:
+    """A commit that removed tables, and the moment just before it."""
+
+    removal: Removal
+    before: str
+
+
+def undos(history: History) -> Sequence[Undo]:
+    newest = list(reversed(history.removals))[:MAX_SHOWN]
+    return [Undo(one, PastMoment(one.at - ONE_MICROSECOND).text) for one in newest]
+
+
+def newest_history(
+    api: ManagementAPI, project_id: str, branch_id: str
+) -> tuple[History, dict[str, Any]]:
+    """Return the history with its newest commits, which the server may not have read yet, and the
+    context that says so to `_undos.html`."""
+    history = api.history.of_branch(project_id, branch_id)
+    if history.latest is None:
+        return history, {"has_looked": True}
+    try:
+        # To answer this, the server reads the log up to the present.
+        api.history.resolve(project_id, branch_id, PastMoment(history.latest))
+    except Unauthorized:
+        raise
+    except APIError as error:
+        return history, {"has_looked": True, "not_looked": words_beside(error)}
+    return api.history.of_branch(project_id, branch_id), {"has_looked": True}

@@ -17,9 +17,9 @@ from console.branches.rows import BranchRow, branch_rows, with_tree_lines
 from console.endpoints.rows import endpoint_rows
 from console.forms.api_requests import body_of
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside
 from console.pages.listing import Listing, Order, by_name, listing
 from console.pages.live_regions import Polling, page_and_region, polling
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, choices, done, show_form
 from console.pages.statuses import ENDPOINT_STATES
 from console.request import ConsoleRequest

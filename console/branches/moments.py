@@ -21,13 +21,18 @@ from console.api.resources.branches import Branch
 from console.api.resources.history import History, PastMoment, ResolvedMoment
 from console.branches.changes import replace_data, replacement_refusal, with_children
 from console.branches.forms import NAMED, MomentShown, name_for_current_data, name_list
-from console.branches.history_band import band, happenings, summary
-from console.branches.removals import ONE_MICROSECOND, newest_history, undos
+from console.branches.history_band import (
+    ONE_MICROSECOND,
+    band,
+    happenings,
+    newest_history,
+    summary,
+    undos,
+)
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, LifetimeFields
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside, translate_message
-from console.pages.problems import spell_out
+from console.pages.problems import problems_beside, spell_out, translate_message
 from console.pages.responses import FormPage, choices, done, show_form
 from console.request import ConsoleRequest
 

@@ -15,7 +15,7 @@ from console.api.parallel import in_parallel, part
 from console.branches.forms import RoleForm
 from console.forms.api_requests import body_of
 from console.forms.losses import Loss
-from console.pages.form_errors import problems_beside
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, done, show_confirmation, show_form, show_secret
 from console.request import ConsoleRequest
 

@@ -7,13 +7,12 @@ from django.views.decorators.http import require_http_methods
 
 from console.api.errors import NotFound
 from console.api.parallel import in_parallel
-from console.api.resources.branches import Branch
-from console.api.resources.snapshots import Snapshot
+from console.api.resources.branches import Branch, Snapshot
 from console.branches.forms import SnapshotEditForm, SnapshotForm, SnapshotRestoreForm
 from console.forms.api_requests import body_of
 from console.forms.losses import Loss
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, choices, done, show_confirmation, show_form
 from console.request import ConsoleRequest
 from console.templatetags.console_tags import size

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from statistics import median
 
-from console.api.resources.actors import Actor
 from console.api.resources.endpoints import Endpoint
-from console.api.resources.events import Event
-from console.api.resources.operations import Operation
+from console.api.resources.operations import Actor, Event, Operation
 from console.operations.timescale import boxes
 from console.pages.statuses import action_name, operation_status
 from console.templatetags.console_tags import duration

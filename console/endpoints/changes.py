@@ -12,7 +12,7 @@ from console.api.parallel import in_parallel, part
 from console.forms import losses
 from console.forms.fields import ConfirmForm
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, act, choices, done, show_confirmation, show_form
 from console.request import ConsoleRequest
 

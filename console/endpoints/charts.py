@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import floor, log10
 
-from console.api.resources.metrics import Metrics, Point
+from console.api.resources.endpoints import Metrics, Point
 from console.operations.timescale import Mark, Scale, boxes, percent
 from console.templatetags.console_tags import NOTHING, size
 

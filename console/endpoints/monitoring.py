@@ -8,8 +8,7 @@ from typing import Any
 from django.urls import reverse
 
 from console.api.parallel import in_parallel, part
-from console.api.resources.endpoints import Endpoint
-from console.api.resources.metrics import Metrics
+from console.api.resources.endpoints import Endpoint, Metrics
 from console.endpoints.activity import History, active_spans, from_events
 from console.endpoints.charts import MINUTE, Axis, axis, draw
 from console.endpoints.rows import endpoint_row

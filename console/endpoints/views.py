@@ -18,8 +18,7 @@ from console.api.fields import Page, stamp
 from console.api.management_api import ManagementAPI
 from console.api.parallel import first_problem, in_parallel, part
 from console.api.resources.branches import Branch
-from console.api.resources.events import Event
-from console.api.resources.operations import Operation
+from console.api.resources.operations import Event, Operation
 from console.endpoints.activity import KINDS, MAX_LOOKBACK, activity, from_events, from_operations
 from console.endpoints.forms import EndpointForm, EndpointSettingsForm, ReassignForm
 from console.endpoints.rows import PG_SETTING_ORDERS, PgSettingRow, endpoint_row
@@ -27,9 +26,9 @@ from console.forms.api_requests import body_of
 from console.forms.fields import offer_branches
 from console.operations.runs import operation_rows
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside
 from console.pages.listing import listing
 from console.pages.live_regions import Polling, is_poll, page_and_region, polling
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, choices, crumbs, done, show_form
 from console.pages.statuses import is_unfinished
 from console.request import ConsoleRequest

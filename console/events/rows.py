@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from console.api.resources.events import Event
+from console.api.resources.operations import Event
 from console.events.types import EventType, event_type
 from console.forms.fields import WORDS_OF_ATTRIBUTES
 from console.pages.addresses import NOT_READ, Existing, url_or_none

@@ -10,10 +10,10 @@ from itertools import groupby
 
 from django.utils.timezone import localtime
 
-from console.api.resources.actors import Actor
+from console.api.resources.operations import Actor
 from console.events.rows import EventRow, Link
 from console.events.types import BAD
-from console.pages.outcomes import whole_duration_ms
+from console.pages.statuses import whole_duration_ms
 from console.templatetags.reasons import plainly
 
 # What the requests of endpoints are called once they are done, and before or without that, by the

@@ -12,10 +12,9 @@ from console.api.errors import APIError, NotFound
 from console.api.fields import Page
 from console.api.management_api import ManagementAPI
 from console.api.parallel import each_or_none, in_parallel, or_none
-from console.api.resources.actors import actor_choices
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
-from console.api.resources.events import Event
+from console.api.resources.operations import Event, actor_choices
 from console.events.rows import Known, event_rows
 from console.events.things import days, things_of_page
 from console.events.types import type_choices

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from console.api.parallel import Part
-from console.api.resources.branches import Branch
+from console.api.resources.branches import Branch, Database, Role, Snapshot
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
-from console.api.resources.roles import Database, Role
-from console.api.resources.snapshots import Snapshot
 from console.templatetags.console_tags import size
 
 # The most names of one kind. If there are more, the rest is counted.

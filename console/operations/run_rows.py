@@ -10,8 +10,7 @@ from console.operations.runs import OperationRow, Run, operation_rows
 from console.operations.steps import broken_off_in, step_rows
 from console.operations.waterfall import span_of
 from console.pages.addresses import Existing, url_or_none
-from console.pages.outcomes import lasting_words, not_run_for
-from console.pages.statuses import Status, is_unfinished, operation_name
+from console.pages.statuses import Status, is_unfinished, lasting_words, not_run_for, operation_name
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 
-from console.api.resources.actors import Actor
-from console.api.resources.operations import Operation
-from console.pages.form_errors import translate_message
-from console.pages.outcomes import not_run_for, shown_status, whole_duration_ms
-from console.pages.problems import quoted
+from console.api.resources.operations import Actor, Operation
+from console.pages.problems import quoted, translate_message
 from console.pages.statuses import (
     OPERATION_STATUSES,
     Status,
@@ -18,8 +15,11 @@ from console.pages.statuses import (
     can_be_cancelled,
     can_be_retried,
     is_unfinished,
+    not_run_for,
     operation_name,
     operation_status,
+    shown_status,
+    whole_duration_ms,
 )
 
 # The kinds of requests about a branch that no list has: it holds the data of a snapshot, say.

@@ -9,10 +9,9 @@ from django.urls import reverse
 from console.api.fields import Page, stamp
 from console.api.management_api import ManagementAPI
 from console.api.parallel import each_or_none, in_parallel, or_none
-from console.api.resources.actors import actor_choices
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
-from console.api.resources.operations import Operation
+from console.api.resources.operations import Operation, actor_choices
 from console.api.resources.projects import Project
 from console.forms.fields import FilterForm, OpenChoiceField
 from console.operations.run_rows import RunRow
@@ -29,8 +28,7 @@ from console.operations.timeline import (
 )
 from console.pages.addresses import Existing
 from console.pages.live_regions import Polling, page_and_region, polling
-from console.pages.outcomes import lasting_words
-from console.pages.statuses import ACTIONS, OPERATION_STATUSES
+from console.pages.statuses import ACTIONS, OPERATION_STATUSES, lasting_words
 from console.request import ConsoleRequest
 
 

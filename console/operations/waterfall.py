@@ -10,8 +10,7 @@ from console.api.resources.operations import Operation
 from console.operations.runs import OperationRow, Run, operation_rows
 from console.operations.steps import StepRow, step_rows, step_spans
 from console.operations.timescale import Bar, Mark, Scale, Span, lines
-from console.pages.outcomes import not_run_for
-from console.pages.statuses import can_be_cancelled, can_be_retried, is_unfinished
+from console.pages.statuses import can_be_cancelled, can_be_retried, is_unfinished, not_run_for
 
 
 @dataclass(frozen=True)

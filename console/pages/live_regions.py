@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 
 from console.api.errors import APIError, NotFound
 from console.api.resources.operations import Operation
-from console.pages.outcomes import NOTHING, Outcome, outcome
+from console.pages.statuses import NOTHING, Outcome, outcome
 from console.request import ConsoleRequest
 
 # Milliseconds until a region is polled again: while it shows an unfinished operation, which usually

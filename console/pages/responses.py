@@ -14,12 +14,11 @@ from django.utils.encoding import iri_to_uri
 
 from console.api.errors import APIError, Unauthorized
 from console.api.parallel import in_parallel, or_none
-from console.forms.curl import curl
+from console.forms.api_requests import curl
 from console.forms.fields import AS_CURL, EmptyForm
 from console.forms.losses import Loss
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside, translate_message
-from console.pages.problems import spell_out
+from console.pages.problems import problems_beside, spell_out, translate_message
 from console.request import ConsoleRequest
 from console.sign_in import sessions
 

@@ -16,7 +16,7 @@ from django.http import HttpRequest
 from console.api.errors import APIError
 from console.api.management_api import ManagementAPI
 from console.api.resources.service_status import RegionStatus
-from console.api.servers import Server
+from console.api.transport import Server
 from console.sign_in import sessions
 
 log = logging.getLogger(__name__)

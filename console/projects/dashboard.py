@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from console.api.resources.endpoints import Endpoint
-from console.api.resources.events import Event
+from console.api.resources.operations import Event
 from console.api.resources.projects import Project, ProjectState
 from console.events.rows import EventRow, event_row
 from console.events.things import Thing

@@ -15,8 +15,8 @@ from console.api.resources.projects import Project
 from console.forms.api_requests import body_of
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS, setting_rows
 from console.forms.fields import RenameForm
-from console.pages.form_errors import problems_beside
 from console.pages.listing import Order, listing
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, choices, done, show_confirmation, show_form
 from console.projects.settings_forms import (
     AddressesForm,

@@ -9,7 +9,7 @@ from typing import Any
 import requests
 
 from console.api.bounded_http import BoundedAdapter, proxies_for, read_whole
-from console.api.servers import Server
+from console.api.transport import Server
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,9 @@ from django import forms
 
 from console.api.errors import APIError
 from console.api.parallel import in_parallel
-from console.api.resources.branches import Branch
+from console.api.resources.branches import Branch, Database
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
-from console.api.resources.roles import Database
 from console.forms.fields import OpenChoiceField, offer
 from console.pages.problems import sentence, words_beside
 from console.query import sql_over_http

@@ -24,7 +24,7 @@ from console.api.bounded_http import (
     read_whole,
 )
 from console.api.fields import number, text
-from console.api.servers import Server
+from console.api.transport import Server
 from console.query.authority import CONNECT_TIMEOUT, session_for
 from console.query.pg_types import NUMBERS, type_name
 

@@ -15,13 +15,13 @@ from django.views.decorators.http import require_http_methods, require_safe
 from console.api.errors import APIError
 from console.pages.responses import crumbs, done, heading
 from console.query.place import PlaceRefused, failure_words, is_active, run
-from console.query.schema_tree import read_table
 from console.query.sql_over_http import MAX_RESULT_BYTES, Query, SqlFailed
 from console.query.table_description import (
     Description,
     TableColumn,
     describe,
     read_description,
+    read_table,
 )
 from console.query.table_pages import (
     insert_sql,

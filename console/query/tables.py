@@ -27,14 +27,17 @@ from console.query.place import (
     run,
 )
 from console.query.results import MAX_PAGE_LENGTH, MAX_VALUE_LENGTH, MIN_CELL_LENGTH, Cell
-from console.query.schema_tree import TABLE_NAMES, Table, listed_tables, read_table
 from console.query.sql_over_http import Result, SqlFailed, TooLarge
 from console.query.sql_over_http import run as run_sql
 from console.query.table_description import (
+    TABLE_NAMES,
     Description,
+    Table,
     TableColumn,
     describe,
+    listed_tables,
     read_description,
+    read_table,
 )
 from console.query.table_pages import (
     OPERATORS,

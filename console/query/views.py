@@ -31,9 +31,9 @@ from console.query.place import (
     run,
 )
 from console.query.results import ANALYZE, EXPLAIN, mark_of, shown_results
-from console.query.schema_tree import TABLES, listed_tables
 from console.query.sql_over_http import Query, SqlFailed
 from console.query.statements import MAX_STATEMENTS, split
+from console.query.table_description import TABLES, listed_tables
 from console.request import ConsoleRequest
 from console.sign_in import sessions
 

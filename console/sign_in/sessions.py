@@ -25,7 +25,7 @@ from django.http import HttpRequest
 from django.middleware.csrf import rotate_token
 from django.utils.crypto import salted_hmac
 
-from console.api.servers import Server, find_server
+from console.api.transport import Server, find_server
 from console.sign_in import ended_sessions
 
 log = logging.getLogger(__name__)

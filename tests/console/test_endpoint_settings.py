@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 
 from console.api.resources.endpoints import Endpoint
-from console.endpoints.forms import EndpointForm, EndpointSettingsForm, SettingFields
-from console.forms.api_requests import body_of, fill
-from console.forms.compute_fields import SizeSelect, SuspendSelect
+from console.endpoints.forms import (
+    EndpointForm,
+    EndpointSettingsForm,
+    SettingFields,
+    SizeSelect,
+    SuspendSelect,
+)
+from console.forms.api_requests import BODIES, FIELDS_OF_ATTRIBUTES, Body, body_of, fill
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS, EndpointSetting, setting_rows
 from console.forms.fields import WORDS_OF_ATTRIBUTES
-from console.forms.request_table import BODIES, FIELDS_OF_ATTRIBUTES, Body
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 

@@ -4,18 +4,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from console.api.errors import NonsenseAnswer
-from console.api.fields import JSONObject, limiting_id, moment, text, whole
+from console.api.fields import JSONObject, Resource, limiting_id, moment, text, whole
 
 
 @dataclass(frozen=True)
-class User:
+class User(Resource):
     login: str
     email: str
     plan: str
-
-    @classmethod
-    def read(cls, data: JSONObject) -> "User":
-        return cls(login=text(data, "login"), email=text(data, "email"), plan=text(data, "plan"))
 
     @property
     def shown_name(self) -> str:
