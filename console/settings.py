@@ -29,10 +29,8 @@ def envlist(name: str, default: str = "") -> list[str]:
 
 
 def envnamed(name: str) -> dict[str, str]:
-    """Read addresses by name, as "staging=https://…, production=https://…".
-
-    Raises ImproperlyConfigured if one is not of that form.
-    """
+    """Read addresses by name, as "staging=https://…, production=https://…". Raises
+    ImproperlyConfigured if one is not of that form."""
     found: dict[str, str] = {}
     for item in envlist(name):
         key, is_given, value = (part.strip() for part in item.partition("="))

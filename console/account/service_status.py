@@ -140,10 +140,8 @@ def remove(request: ConsoleRequest, host_id: str) -> HttpResponse:
 
 
 def _host(request: ConsoleRequest, host_id: str) -> tuple[Host | None, list[Host]]:
-    """Return the host, and the other hosts of its region that are up. Raises NotFound.
-
-    For a form that was sent, return None instead of raising.
-    """
+    """Return the host, and the other hosts of its region that are up. Raises NotFound. For a form
+    that was sent, return None instead of raising."""
     hosts = choices(request, lambda: list(request.api.status.details().hosts))
     host = next((one for one in hosts if one.id == host_id), None)
     if host is None and request.method != "POST":

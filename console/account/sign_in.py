@@ -152,11 +152,9 @@ def sign_out_everywhere(request: ConsoleRequest) -> HttpResponse:
 
 
 def _signed_out_everywhere(request: ConsoleRequest) -> HttpResponse:
-    """Sign out every sign-in with the present key.
-
-    Raises Unauthorized if nobody is signed in any more, and OutOfDate if the page was made before
-    the last sign-in, as the key may be another's now.
-    """
+    """Sign out every sign-in with the present key. Raises Unauthorized if nobody is signed in any
+    more, and OutOfDate if the page was made before the last sign-in, as the key may be another's
+    now."""
     if sessions.present(request) is None:
         raise Unauthorized("You are not signed in.")
     request.api.require_current()
@@ -230,10 +228,8 @@ def _probe_access(call: Callable[[], object]) -> Access:
 
 
 def _only_project(api: ManagementAPI) -> str:
-    """Return the only project of a key that may not see what belongs to the whole account.
-
-    It is "" if the key sees several projects, or none.
-    """
+    """Return the only project of a key that may not see what belongs to the whole account. It is ""
+    if the key sees several projects, or none."""
     projects = api.projects(limit=2).items
     return projects[0].id if len(projects) == 1 else ""
 

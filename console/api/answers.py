@@ -94,7 +94,6 @@ ATTRIBUTE = re.compile(r"\b[A-Za-z]+(?:_[a-z]+)+\b")
 
 
 def field_errors(message: str) -> list[FieldError]:
-    """Return the errors of fields that the message of a refusal contains."""
     _, invalid, complaints = message.partition("invalid: ")
     if invalid and (found := [FieldError(*one) for one in INVALID.findall(complaints)]):
         return found

@@ -147,10 +147,8 @@ def stamp(when: datetime) -> str:
 
 
 def objects(data: object, name: str = "") -> list[JSONObject]:
-    """Return the list of objects under a name or, without a name, the answer itself.
-
-    Raises NonsenseAnswer if that is no list of objects.
-    """
+    """Return the list of objects under a name or, without a name, the answer itself. Raises
+    NonsenseAnswer if that is no list of objects."""
     value = data.get(name) if name and isinstance(data, Mapping) else data
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise NonsenseAnswer(

@@ -131,10 +131,8 @@ class ManagementAPI(Calls):
         return Page.read(data, "projects", Project.read, limit=limit)
 
     def all_projects(self) -> list[Project]:
-        """Return the account's projects, however many pages they take.
-
-        At most MAX_PAGES are read, as a server may return pages without end.
-        """
+        """Return the account's projects, however many pages they take. At most MAX_PAGES are read,
+        as a server may return pages without end."""
         found: dict[str, Project] = {}
         cursor = ""
         for _ in range(MAX_PAGES):
@@ -220,7 +218,6 @@ class ManagementAPI(Calls):
         self._transport.send("DELETE", "projects", project_id, "endpoints", endpoint_id)
 
     def pg_settings(self, project_id: str, endpoint_id: str) -> list[PgSetting]:
-        """Return the Postgres settings that the endpoint may have."""
         path = ("projects", project_id, "endpoints", endpoint_id, "pg_settings")
         with may_be_missing("The server does not list Postgres settings."):
             return self._list(PgSetting, *path)
@@ -246,7 +243,6 @@ class ManagementAPI(Calls):
     # Connecting
 
     def roles(self, project_id: str, branch_id: str) -> list[str]:
-        """The names of the branch's roles."""
         return [role.name for role in self.catalog.roles(project_id, branch_id)]
 
     def databases(self, project_id: str, branch_id: str) -> list[Database]:

@@ -94,10 +94,8 @@ class Part(Generic[Item]):
 
 
 def first_problem(*parts: Part[Any]) -> APIError | None:
-    """Return the problem of the first part that has one worth showing.
-
-    A part that the server lacks, or that the key may not see, is not worth showing.
-    """
+    """Return the problem of the first part that has one worth showing. A part that the server
+    lacks, or that the key may not see, is not worth showing."""
     problems = (one.problem for one in parts)
     return next(
         (one for one in problems if not isinstance(one, NotOffered | Forbidden | None)), None
@@ -106,9 +104,7 @@ def first_problem(*parts: Part[Any]) -> APIError | None:
 
 def part(call: Callable[[], Sequence[A] | Page[A]]) -> Callable[[], Part[A]]:
     """Return the call, for `in_parallel`, as one that returns its failure instead of raising it.
-
-    Unauthorized is still raised, because it concerns the whole page.
-    """
+    Unauthorized is still raised, because it concerns the whole page."""
 
     def tried() -> Part[A]:
         try:

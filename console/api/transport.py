@@ -274,10 +274,8 @@ def _address(path: Sequence[str], query: Mapping[str, Any] | None = None) -> str
 
 @contextmanager
 def may_be_missing(words: str) -> Generator[None]:
-    """Raise NotOffered, with these words, if the call inside fails with 404 or 405.
-
-    For a part of the API that not every server has.
-    """
+    """Raise NotOffered, with these words, if the call inside fails with 404 or 405. For a part of
+    the API that not every server has."""
     try:
         yield
     except Refused as problem:

@@ -268,10 +268,8 @@ def _deletion_page(
 def with_children(
     request: ConsoleRequest, branches: list[Branch], branch_id: str
 ) -> tuple[Branch | None, list[Branch]]:
-    """Return the branch and its children. Raises NotFound.
-
-    For a form that was sent, return None and no children instead of raising.
-    """
+    """Return the branch and its children. Raises NotFound. For a form that was sent, return None
+    and no children instead of raising."""
     try:
         return _branch_and_children(branches, branch_id)
     except NotFound:

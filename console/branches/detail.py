@@ -92,10 +92,8 @@ def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchCo
 
 
 def _snapshot_operation(snapshot: Snapshot) -> Operation | None:
-    """Return the operation that is taking the snapshot, if it is being taken.
-
-    It is constructed here: the API returns the real one only with the id of a hidden branch.
-    """
+    """Return the operation that is taking the snapshot, if it is being taken. It is constructed
+    here: the API returns the real one only with the id of a hidden branch."""
     since = datetime.now(UTC) - SNAPSHOT_TIMEOUT
     if snapshot.timestamp or not snapshot.created_at or snapshot.created_at < since:
         return None

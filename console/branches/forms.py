@@ -138,7 +138,6 @@ class DatabaseForm(forms.Form):
         self.initial.setdefault("owner_name", chosen or next(iter(names), ""))
 
     def changes(self, database: Database) -> dict[str, str]:
-        """Return what differs from the database as it was shown."""
         was = {"name": database.name, "owner_name": database.owner_name}
         return {name: value for name, value in self.cleaned_data.items() if value != was[name]}
 

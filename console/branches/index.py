@@ -82,7 +82,6 @@ def branch_list(request: HttpRequest, rows: Sequence[BranchRow]) -> BranchList:
 
 
 def _searched(row: BranchRow) -> Iterable[str]:
-    """Return the texts in which a search looks for the row."""
     endpoint_id = row.endpoint.endpoint.id if row.endpoint else ""
     return (row.branch.name, row.branch.id, endpoint_id)
 

@@ -47,10 +47,7 @@ UNREADABLE = "Enter a time such as 2026-01-31 14:03:00Z or 14:03:00, or an LSN s
 
 def read_moment(text: str) -> PastMoment:
     """Read a time or an LSN as people type it. A time without a zone is in the reader's, and one
-    without a day is the last one that has passed.
-
-    Raises ValidationError.
-    """
+    without a day is the last one that has passed. Raises ValidationError."""
     typed = text.strip()
     if LSN.fullmatch(typed):
         return PastMoment(lsn=typed.upper())
@@ -142,7 +139,6 @@ def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
 
 
 def _history_context(history: History, chosen: datetime | None = None) -> dict[str, Any]:
-    """Return what the page shows of the history."""
     return {
         "history": history,
         "band": band(history, chosen=chosen),

@@ -56,8 +56,6 @@ KEPT = 64
 
 
 class Drawn(NamedTuple):
-    """What the picture shows of a branch."""
-
     id: str
     name: str
     is_default: bool

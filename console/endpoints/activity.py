@@ -58,9 +58,7 @@ class History:
 
 def from_events(events: Sequence[Event], starts: Iterable[Operation], *, is_cut: bool) -> History:
     """Make a history of `events`, the newest first. `is_cut` means that older ones were not read.
-
-    `starts` are the operations that started the compute; the durations are theirs.
-    """
+    `starts` are the operations that started the compute; the durations are theirs."""
     took = {operation.id: operation for operation in starts}
     turns = [_of_event(event, took) for event in events if event.at and event.type in KINDS]
     oldest = events[-1].at if is_cut and events else None

@@ -33,8 +33,6 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a chart shows."""
-
     name: str
     title: str
     series: Sequence[Series]

@@ -57,10 +57,8 @@ class ChosenConnection:
         return urlencode(self.fields)
 
     def target(self, uri: str, endpoint: Endpoint) -> Target:
-        """Return where the API's `uri` leads, with the chosen address.
-
-        Raises ValueError if it is no connection URI.
-        """
+        """Return where the API's `uri` leads, with the chosen address. Raises ValueError if it is
+        no connection URI."""
         found = Target.read(uri)
         if self.address != BY_NAME or not found.names_endpoint_by_option:
             return found
@@ -105,10 +103,8 @@ class ConnectionForm(forms.Form):
         return ChosenConnection(**self.cleaned_data)
 
     def offer_addresses(self, uri: str) -> None:
-        """Offer the addresses. The first is that of the API's `uri`, which always resolves.
-
-        If that is the endpoint's own host name, there is no second one to choose.
-        """
+        """Offer the addresses. The first is that of the API's `uri`, which always resolves. If that
+        is the endpoint's own host name, there is no second one to choose."""
         found = Target.read(uri)
         if not (found.names_endpoint_by_option and self._endpoint.host):
             del self.fields["address"]
@@ -187,10 +183,8 @@ def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
 
 @require_safe
 def through_branch(request: ConsoleRequest, project_id: str, branch_id: str = "") -> HttpResponse:
-    """Redirect to the connection through a branch's endpoint.
-
-    Without `branch_id`, that is the project's default branch or, if that has no endpoint, any.
-    """
+    """Redirect to the connection through a branch's endpoint. Without `branch_id`, that is the
+    project's default branch or, if that has no endpoint, any."""
     project, endpoints, branches = in_parallel(
         lambda: request.api.project(project_id),
         lambda: request.api.endpoints(project_id),
@@ -216,12 +210,9 @@ def _template(request: ConsoleRequest) -> str:
 def _read(
     request: ConsoleRequest, project_id: str, endpoint_id: str
 ) -> tuple[Project | None, Endpoint, str, ConnectionForm | None]:
-    """Read the project, the endpoint and its branch's name, and fill in the form.
-
-    The project is None unless the whole page is requested, which names it. The branch's name is ""
-    in a part of another page, which names it already. The form is None if there is nothing to
-    choose.
-    """
+    """Read the project, the endpoint and its branch's name, and fill in the form. The project is
+    None unless the whole page is requested, which names it. The branch's name is "" in a part of
+    another page, which names it already. The form is None if there is nothing to choose."""
     api = request.api
     data = request.POST or request.GET
     # Every link to this page names the branch, so that the branch's roles and databases can be read
@@ -261,10 +252,8 @@ def _uri(
     *,
     password: bool,
 ) -> str:
-    """Read the connection URI, and offer its addresses in the form.
-
-    Perch can leave the password out; it then records no event that the password was revealed.
-    """
+    """Read the connection URI, and offer its addresses in the form. Perch can leave the password
+    out; it then records no event that the password was revealed."""
     chosen = form.chosen()
     uri = request.api.connection_uri(
         project_id,

@@ -95,11 +95,8 @@ class EndpointSettingsForm(SettingFields):
         return settings
 
     def changed_pg_settings(self, present: Mapping[str, str]) -> dict[str, str]:
-        """Return `present` with the changes made on the page.
-
-        The API accepts the Postgres settings only as a whole. What others have changed since the
-        page was made is kept.
-        """
+        """Return `present` with the changes made on the page. The API accepts the Postgres settings
+        only as a whole. What others have changed since the page was made is kept."""
         typed: dict[str, str] = self.cleaned_data["pg_settings"]
         page_text = self.data.get(self.add_initial_prefix("pg_settings"), "")
         before = {name: value for name, _, value in split_lines(page_text)}

@@ -76,7 +76,6 @@ class EndpointRow:
 
     @property
     def switches(self) -> list[Button]:
-        """The buttons in the menu."""
         pooling = UNPOOL if self.endpoint.pooler_enabled else POOL
         if self.state is STOPPED:
             return [pooling]

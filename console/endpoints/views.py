@@ -53,10 +53,8 @@ class OwnOperations:
 def own_operations(
     api: ManagementAPI, project_id: str, endpoint_id: str, *, cursor: str = ""
 ) -> OwnOperations:
-    """Return the endpoint's newest operations, from `cursor` on.
-
-    This takes one call if the server knows the filter.
-    """
+    """Return the endpoint's newest operations, from `cursor` on. This takes one call if the server
+    knows the filter."""
     found: list[Operation] = []
     looked_through = 0
     for _ in range(MAX_PAGES):

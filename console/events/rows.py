@@ -186,7 +186,6 @@ def _shortened(value: Any) -> str:
 def _links(
     event: Event, existing: Existing | None, names: Mapping[str, str], *, with_project: bool
 ) -> list[Link]:
-    """Return links to what the event is about, if that still exists."""
     project_id = event.project_id
     if not project_id:
         return []

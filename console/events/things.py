@@ -116,7 +116,6 @@ class Thing:
 
     @cached_property
     def _look(self) -> tuple[str, str]:
-        """The icon and its tone."""
         if self.ending in (FAILED, CANCELLED):
             return ENDINGS[self.ending]
         if self.lead.event.type in NAMES and (
@@ -157,7 +156,6 @@ class Thing:
 
     @cached_property
     def links(self) -> Sequence[Link]:
-        """What it is about."""
         return [link for link in self.lead.links if link.kind != "run"]
 
     @cached_property

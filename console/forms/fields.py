@@ -183,10 +183,8 @@ class MomentField(forms.DateTimeField):
             raise forms.ValidationError(self.error_messages["invalid"], code="invalid") from error
 
     def prepare_value(self, value: Any) -> Any:
-        """Format a time for the browser's field, which accepts no time zone.
-
-        A text that is no time stays as it was typed.
-        """
+        """Format a time for the browser's field, which accepts no time zone. A text that is no time
+        stays as it was typed."""
         try:
             moment = self.to_python(value)
         except forms.ValidationError:

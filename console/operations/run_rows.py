@@ -56,7 +56,6 @@ class RunRow:
 
     @property
     def error_action(self) -> str:
-        """The action of the operation that has the error."""
         return next((each.action for each in self.run.operations if each.error == self.error), "")
 
     @property

@@ -189,9 +189,7 @@ def _status(statuses: Sequence[Status]) -> Status:
 
 
 def runs_of(newest_first: Iterable[Operation]) -> list[Run]:
-    """Group operations into runs, the newest run first.
-
-    In the list of one project, the operations of a chain are always next to each other.
-    """
+    """Group operations into runs, the newest run first. In the list of one project, the operations
+    of a chain are always next to each other."""
     groups = groupby(newest_first, key=lambda operation: operation.chain_id or operation.id)
     return [Run(list(found)[::-1]) for _, found in groups]

@@ -81,11 +81,9 @@ class StepRow:
 def step_rows(
     operation: Operation, relatives: Iterable[Operation], scale: Scale | None = None
 ) -> list[StepRow]:
-    """Return the steps, oldest first; none if the server does not report them.
-
-    An operation that is waited for is called by its name if it is one of `relatives`. Without a
-    `scale`, the bars are relative to this operation.
-    """
+    """Return the steps, oldest first; none if the server does not report them. An operation that is
+    waited for is called by its name if it is one of `relatives`. Without a `scale`, the bars are
+    relative to this operation."""
     names = {other.id: f"“{operation_name(other)}”" for other in relatives}
     goes_on = is_unfinished(operation)
     steps = operation.steps

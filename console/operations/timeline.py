@@ -82,7 +82,6 @@ class Timeline:
 
     @property
     def most_operations(self) -> int:
-        """How many operations are read at most."""
         return MAX_OPERATIONS
 
     @property
@@ -139,10 +138,8 @@ def timeline(
 
 
 def _scale(hours: int, since: datetime | None) -> Scale:
-    """Return the scale of so many hours until now, rounded up a little.
-
-    Without rounding, the picture would differ each time that it is requested.
-    """
+    """Return the scale of so many hours until now, rounded up a little. Without rounding, the
+    picture would differ each time that it is requested."""
     tick = hours * 10
     end = datetime.fromtimestamp((datetime.now(UTC).timestamp() // tick + 1) * tick, UTC)
     begin = end - timedelta(hours=hours)

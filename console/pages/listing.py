@@ -92,10 +92,8 @@ def listing(
     orders: Mapping[str, Order[T]],
     size: int = PAGE_SIZE,
 ) -> Listing[T]:
-    """Return the page of `items` that the request asks for.
-
-    `words` returns the texts of an item that are searched. The first of `orders` is the default.
-    """
+    """Return the page of `items` that the request asks for. `words` returns the texts of an item
+    that are searched. The first of `orders` is the default."""
     every = list(items)
     search = request.GET.get("search", "").strip()[:MAX_SEARCH_LENGTH]
     sort = request.GET.get("sort", "")

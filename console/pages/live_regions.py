@@ -66,11 +66,9 @@ Contents = Callable[..., tuple[Mapping[str, Any], Polling]]
 
 
 def page_and_region(contents: Contents, page: str, region: str) -> tuple[View, View]:
-    """Make the two views of a live page: the whole page, and its region alone.
-
-    `page` and `region` are their templates; the page's must include the region's. The address of
-    the second view must be the one that the polling names.
-    """
+    """Make the two views of a live page: the whole page, and its region alone. `page` and `region`
+    are their templates; the page's must include the region's. The address of the second view must
+    be the one that the polling names."""
 
     def read(request: ConsoleRequest, mark: str, ids: Mapping[str, str]) -> dict[str, Any]:
         context, state = contents(request, **ids)

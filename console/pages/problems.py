@@ -179,10 +179,8 @@ def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
 
 
 def _find_faults(form: forms.Form, field: str, problem: APIError) -> list[tuple[str | None, str]]:
-    """Return the fields at fault, None for the whole form, each with what to say about it.
-
-    `field` is at fault if the API names a field that the form does not have.
-    """
+    """Return the fields at fault, None for the whole form, each with what to say about it. `field`
+    is at fault if the API names a field that the form does not have."""
     if problem.page_status not in (400, 409, 422):
         return [(None, _in_labels(form, spell_out(problem)))]
     found: dict[str, str] = {}

@@ -127,10 +127,8 @@ def show_confirmation(
 
 
 def heading(request: ConsoleRequest) -> str:
-    """Return the element for a form's title: h2 in a dialog, as the page behind it has the h1.
-
-    htmx also sends forms that are on a page of their own; those keep h1.
-    """
+    """Return the element for a form's title: h2 in a dialog, as the page behind it has the h1. htmx
+    also sends forms that are on a page of their own; those keep h1."""
     at = urlsplit(request.htmx.current_url_abs_path or "").path if request.htmx else ""
     return "h1" if not request.htmx or at == request.path else "h2"
 

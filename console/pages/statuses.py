@@ -113,10 +113,8 @@ def endpoint_state(endpoint: Endpoint) -> Status:
 
 
 def pending_word(endpoint: Endpoint, operations: Iterable[Operation]) -> str:
-    """Return what is being done to the endpoint now; "" if nothing is.
-
-    `operations` are in the API's order, the newest first. The oldest unfinished one counts.
-    """
+    """Return what is being done to the endpoint now; "" if nothing is. `operations` are in the
+    API's order, the newest first. The oldest unfinished one counts."""
     unfinished = [
         operation
         for operation in operations
@@ -137,10 +135,8 @@ RUNNING = {*HEADING, "check_availability"}
 
 def failed_start(endpoint: Endpoint, operations: Sequence[Operation]) -> Operation | None:
     """Return the latest attempt to run the endpoint's Postgres if that failed, nothing has worked
-    since and nothing is under way: the endpoint is idle, and may not wake.
-
-    `operations` are newest first.
-    """
+    since and nothing is under way: the endpoint is idle, and may not wake. `operations` are newest
+    first."""
     if endpoint_state(endpoint) is not IDLE or pending_word(endpoint, operations):
         return None
     own = (one for one in operations if one.endpoint_id == endpoint.id and one.action in RUNNING)
@@ -196,7 +192,6 @@ class Outcome:
 
     @property
     def failed(self) -> str:
-        """What has failed, in words."""
         return (self.failure and operation_name(self.failure)) or "An operation"
 
     @property
@@ -246,11 +241,9 @@ def _failures(newest_first: Sequence[Operation]) -> list[Operation]:
 
 def whole_duration_ms(lasted_ms: int, durations_ms: Sequence[int]) -> int:
     """Return how long operations took that ran one after the other, from how long it was between
-    the request and the last end, and from how long each took.
-
-    Times may be exact only to the second, while durations are exact to the millisecond. Without
-    pauses, both differ by at most a second.
-    """
+    the request and the last end, and from how long each took. Times may be exact only to the
+    second, while durations are exact to the millisecond. Without pauses, both differ by at most a
+    second."""
     whole = sum(durations_ms)
     is_told = all(durations_ms) and abs(lasted_ms - whole) <= 1000
     return whole if is_told else max(lasted_ms, *durations_ms)

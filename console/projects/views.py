@@ -105,7 +105,6 @@ def _day() -> str:
 
 @require_safe
 def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    """Show the other projects to switch to."""
     page = request.api.projects(limit=MAX_PAGE_SIZE)
     context = {
         "project_id": project_id,
@@ -178,12 +177,9 @@ class Step:
 def first_steps(
     project: Project, branches: Sequence[Branch], operations: Sequence[Operation], *, is_all: bool
 ) -> list[Step]:
-    """Return the steps; none once all are done or the project has grown, or if what the API said
-    is not enough to tell.
-
-    `operations` are the project's latest ones, the newest first; `is_all` says if there are no
-    others.
-    """
+    """Return the steps; none once all are done or the project has grown, or if what the API said is
+    not enough to tell. `operations` are the project's latest ones, the newest first; `is_all` says
+    if there are no others."""
     if not is_all or project.usage.transferred is None or len(branches) > MAX_BEGINNER_BRANCHES:
         return []
     steps = [

@@ -141,11 +141,9 @@ class Result:
 
 
 def cancel(server: Server, uri: str, marker: str) -> bool:
-    """Cancel what runs with this marker, as the role of `uri`. Return False if nothing does.
-
-    This sends SQL, because another process of the console may have sent the run, and servers other
-    than Perch offer no other way. Raises SqlFailed.
-    """
+    """Cancel what runs with this marker, as the role of `uri`. Return False if nothing does. This
+    sends SQL, because another process of the console may have sent the run, and servers other than
+    Perch offer no other way. Raises SqlFailed."""
     (result,) = run(
         server, uri, [Query(CANCEL, (_application(marker),))], seconds=10, read_only=False
     )
@@ -167,13 +165,11 @@ def run(
     marker: str = "",
     exact: bool = False,
 ) -> list[Result]:
-    """Run the queries at the database of `uri`, a connection string from `server`.
-
-    Several queries run in one transaction. Each may take `seconds`. With `read_only`, they can
-    change nothing, and nothing in their text can circumvent that. `marker` names this run to
-    `cancel`. With `exact`, values are written and read as texts that lose nothing, whatever the
-    role's settings are. Raises SqlFailed.
-    """
+    """Run the queries at the database of `uri`, a connection string from `server`. Several queries
+    run in one transaction. Each may take `seconds`. With `read_only`, they can change nothing, and
+    nothing in their text can circumvent that. `marker` names this run to `cancel`. With `exact`,
+    values are written and read as texts that lose nothing, whatever the role's settings are. Raises
+    SqlFailed."""
     url = _address(server, uri)
     sent = list(queries)
     if read_only:

@@ -45,7 +45,6 @@ class Table:
 
     @property
     def quoted(self) -> str:
-        """The table in SQL."""
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
 

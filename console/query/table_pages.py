@@ -40,18 +40,14 @@ class PageOf:
     is_backward: bool = False
 
     def order(self, described: Description) -> list[TableColumn]:
-        """Return the columns by which the rows are sorted."""
         return [*([self.sort] if self.sort else []), *described.key]
 
 
 def page_query(described: Description, page: PageOf, *, rows: int, longest: int = 0) -> Query:
     """Return the query for at most `rows` rows of a page; all if it is 0. A page before a row comes
-    in reverse.
-
-    Each row has the values of the columns and then those of `page.order`. With `longest`, values
-    are cut to so many characters; then come the names of the row in this order and by its key, and
-    the sizes of the values.
-    """
+    in reverse. Each row has the values of the columns and then those of `page.order`. With
+    `longest`, values are cut to so many characters; then come the names of the row in this order
+    and by its key, and the sizes of the values."""
     ordered = page.order(described)
     goes_up = page.is_descending == page.is_backward
     parameters: list[str] = []

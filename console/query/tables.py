@@ -245,11 +245,9 @@ def _heading(
 
 @require_POST
 def export(request: ConsoleRequest, project_id: str) -> HttpResponseBase:
-    """Answer with the filtered rows, in their order, as CSV.
-
-    SQL over HTTP has no COPY. The rows are read page by page, each page in a transaction of its
-    own, so that a table of any size can be exported.
-    """
+    """Answer with the filtered rows, in their order, as CSV. SQL over HTTP has no COPY. The rows
+    are read page by page, each page in a transaction of its own, so that a table of any size can be
+    exported."""
     given = request.POST.dict()
     back = f"{reverse('tables', args=[project_id])}?{query_of(given, (*PLACE, *ROWS))}"
     table = read_table(given.get("table", ""))
@@ -282,10 +280,8 @@ def _not_exported(request: ConsoleRequest, back: str, words: str) -> HttpRespons
 
 
 def _pages(request: ConsoleRequest, uri: str, table: Table, given: dict[str, str]) -> Iterator[str]:
-    """Yield the text of the export: the heading with the first page, then each further page.
-
-    Raises SqlFailed. If a page does not fit into an answer, a smaller one is requested.
-    """
+    """Yield the text of the export: the heading with the first page, then each further page. Raises
+    SqlFailed. If a page does not fit into an answer, a smaller one is requested."""
     server = request.api.server
 
     def ask(query: Any) -> Result:

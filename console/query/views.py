@@ -140,7 +140,6 @@ def _place(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[st
 
 
 def _answer(request: ConsoleRequest, project_id: str, form: QueryForm, act: str) -> dict[str, Any]:
-    """Return the template context of the answer to the form."""
     if not form.is_valid():
         return {"refused": UNKNOWN}
     chosen = form.cleaned_data

@@ -178,10 +178,8 @@ def is_at_perch(request: HttpRequest) -> bool:
 
 
 def sign_in(request: HttpRequest, *, key: str, account: Account, server: str = "") -> None:
-    """Add a sign-in to those of this browser, and make it the present one.
-
-    It replaces an earlier one with the same key.
-    """
+    """Add a sign-in to those of this browser, and make it the present one. It replaces an earlier
+    one with the same key."""
     short = replace(account, name=account.name[:MAX_LENGTH], plan=account.plan[:MAX_LENGTH])
     new = SignIn(key, short, server)
     known = sign_ins(request)
@@ -204,12 +202,10 @@ def switch(request: HttpRequest, sign_in_id: str) -> SignIn | None:
 
 
 def sign_out(request: HttpRequest, *, of_all: bool = False, everywhere: bool = False) -> bool:
-    """End the present sign-in, for copies of the cookie too.
-
-    `of_all` ends every sign-in of this browser, `everywhere` every sign-in with the present one's
-    key in any browser. Returns False if a copy of the cookie can still be used, as the end could
-    not be stored. This browser is signed out in any case.
-    """
+    """End the present sign-in, for copies of the cookie too. `of_all` ends every sign-in of this
+    browser, `everywhere` every sign-in with the present one's key in any browser. Returns False if
+    a copy of the cookie can still be used, as the end could not be stored. This browser is signed
+    out in any case."""
     left, known = present(request), sign_ins(request)
     holds = True
     if left is not None and everywhere:
@@ -226,11 +222,8 @@ def sign_out(request: HttpRequest, *, of_all: bool = False, everywhere: bool = F
 
 
 def keep_awake(request: HttpRequest) -> None:
-    """Start again the time for which the session may be idle.
-
-    For requests that are answered at once: the cookie is sent back as it came, and another tab may
-    have changed it meanwhile.
-    """
+    """Start again the time for which the session may be idle. For requests that are answered at
+    once: the cookie is sent back as it came, and another tab may have changed it meanwhile."""
     token = request.session.session_key
     if not token or present(request) is None:
         return

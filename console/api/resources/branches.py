@@ -121,7 +121,6 @@ class CatalogCalls(Calls):
         return _password(self._transport.send("POST", *path, body=body))
 
     def reset_password(self, project_id: str, branch_id: str, name: str) -> str:
-        """Give the role a new password. Returns it."""
         path = (*_path(project_id, branch_id, "roles"), name, "reset_password")
         return _password(self._transport.send("POST", *path))
 

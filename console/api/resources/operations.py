@@ -164,8 +164,6 @@ def _steps(data: JSONObject) -> list[Step]:
 
 @dataclass(frozen=True)
 class OfOperation:
-    """The operation that an event is about."""
-
     action: str
     # Why it failed or was cancelled; "" if it was not.
     error: str

@@ -88,10 +88,8 @@ class WebhookCalls(Calls):
         self._transport.send("PATCH", "webhooks", webhook_id, body=body)
 
     def rotate_secret(self, webhook_id: str) -> Webhook:
-        """Give the webhook a new secret, which is in the one returned.
-
-        The previous secret stays valid for a while.
-        """
+        """Give the webhook a new secret, which is in the one returned. The previous secret stays
+        valid for a while."""
         data = self._transport.send("POST", "webhooks", webhook_id, "rotate_secret")
         return Webhook.read(one(data, "webhook"))
 
