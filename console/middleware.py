@@ -40,12 +40,14 @@ MAX_RENEWAL_SECONDS = 2.0
 GetResponse = Callable[[ConsoleRequest], HttpResponseBase]
 
 
-class RequestLogMiddleware:
-    """Logs one line per request, once its answer is made, with an id that the API gets too. It is
-    the outermost middleware, so that every request is logged."""
-
+class Middleware:
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
+
+
+class RequestLogMiddleware(Middleware):
+    """Logs one line per request, once its answer is made, with an id that the API gets too. It is
+    the outermost middleware, so that every request is logged."""
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         began = time.perf_counter()
@@ -80,13 +82,10 @@ def _length(response: HttpResponseBase) -> int | None:
     return int(length) if length else None
 
 
-class HealthMiddleware:
+class HealthMiddleware(Middleware):
     """Answers whether this process works, for monitoring and load balancers. These may ask by
     address, under a host name that is not the console's. The API's health is its own: a console
     without the API still shows pages that say so."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         if request.path == "/healthz":
@@ -118,11 +117,8 @@ class LeanMiddleware(GZipMiddleware):
         return super().process_response(request, response)
 
 
-class CarefulResponseMiddleware:
+class CarefulResponseMiddleware(Middleware):
     """Answers only for the console's own host names, forbids caching, and makes cookies secure."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         # Raises for a host name that is not the console's, before anything is done for it.
@@ -136,11 +132,8 @@ class CarefulResponseMiddleware:
         return response
 
 
-class ZoneMiddleware:
+class ZoneMiddleware(Middleware):
     """Shows times in the zone of the reader's clock, which the browser has stored in a cookie."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         with timezone.override(_zone(request.COOKIES.get("perch_zone", ""))):
@@ -178,11 +171,8 @@ class FormsMiddleware(CsrfViewMiddleware):
         return refusal
 
 
-class ProblemMiddleware:
+class ProblemMiddleware(Middleware):
     """Shows what the management API refused, if the view itself did not."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         # Django bounds what it keeps of a form in memory, but not the files that it would write to
@@ -199,11 +189,8 @@ class ProblemMiddleware:
         return show_problem(request, error) if isinstance(error, APIError) else None
 
 
-class SignInMiddleware:
+class SignInMiddleware(Middleware):
     """Lets only signed-in users pass, and gives the view the API as they see it."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         began = time.monotonic()

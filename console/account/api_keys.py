@@ -63,11 +63,6 @@ class ApiKeyForm(forms.Form):
         every = [("", "All projects")]
         offer(self, "project_id", [*every, *((one.id, project_in_list(one)) for one in projects)])
 
-    def without_limits(self) -> None:
-        """Leave out the limits, for a server whose keys have none."""
-        for name in ("project_id", "read_only", "expires_at"):
-            del self.fields[name]
-
 
 @require_safe
 def index(request: ConsoleRequest) -> HttpResponse:
@@ -104,7 +99,8 @@ def _offer_limits(request: ConsoleRequest, form: ApiKeyForm) -> None:
     if form.is_bound or any(key.limits for key in keys):
         form.offer_projects(projects)
     else:
-        form.without_limits()
+        for name in ("project_id", "read_only", "expires_at"):
+            del form.fields[name]
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

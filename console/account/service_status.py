@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from console.api.errors import NotFound
 from console.api.resources.service_status import Host
 from console.forms.fields import ConfirmForm
-from console.pages.live_regions import Polling, page_and_region
+from console.pages.live_regions import Polling, Shown, page_and_region
 from console.pages.problems import problems_beside
 from console.pages.responses import (
     FormPage,
@@ -42,10 +42,15 @@ class HostRow:
     @property
     def processes(self) -> list[tuple[str, Status, datetime | None]]:
         """Each process with its state, and when it last gave a sign of life."""
-        seen = {"worker": self.host.worker_seen, "proxy": self.host.proxy_seen}
+        ago = {"worker": self.host.worker_seen, "proxy": self.host.proxy_seen}
+        now = datetime.now(UTC)
         return [
-            (name.capitalize(), SILENT if name in self.host.missing else RUNNING, _time_ago(ago))
-            for name, ago in seen.items()
+            (
+                name.capitalize(),
+                SILENT if name in self.host.missing else RUNNING,
+                None if seconds is None else now - timedelta(seconds=seconds),
+            )
+            for name, seconds in ago.items()
         ]
 
     @property
@@ -63,18 +68,12 @@ class HostRow:
         return free is not None and reserve is not None and free < reserve
 
 
-def _time_ago(seconds_ago: float | None) -> datetime | None:
-    if seconds_ago is None:
-        return None
-    return datetime.now(UTC) - timedelta(seconds=seconds_ago)
-
-
-def _contents(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+def _contents(request: ConsoleRequest) -> Shown:
     details = request.api.status.details()
     rows = [HostRow(host) for host in details.hosts]
     is_well = not any(host.missing or host.problems for host in details.hosts)
     context = {"details": details, "hosts": rows, "is_well": is_well}
-    return context, Polling(reverse("status_live"), POLL_INTERVAL_MS)
+    return context, Polling(every=POLL_INTERVAL_MS)
 
 
 show, live = page_and_region(_contents, "status.html", "_status_of_service.html")

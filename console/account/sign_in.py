@@ -144,7 +144,6 @@ def sign_out_everywhere(request: ConsoleRequest) -> HttpResponse:
         title="Sign out everywhere",
         intro="Signs out every browser that is signed in to this console with the same key. "
         "The key stays valid until you revoke it.",
-        submit="Sign out everywhere",
         back=back(request, reverse("dashboard")),
         is_reading=True,
     )

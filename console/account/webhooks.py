@@ -16,7 +16,7 @@ from console.events.types import GROUPS, event_type
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, OpenChoiceField, offer, project_in_list
 from console.forms.losses import Loss
-from console.pages.live_regions import Polling, page_and_region
+from console.pages.live_regions import Polling, Shown, page_and_region
 from console.pages.problems import problems_beside
 from console.pages.responses import (
     FormPage,
@@ -73,9 +73,9 @@ POLLING_TIMEOUT = timedelta(seconds=30)
 POLL_INTERVAL_MS = 1_000  # milliseconds
 
 
-def _list(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+def _list(request: ConsoleRequest) -> Shown:
     rows = [(one, _event_labels(one)) for one in request.api.webhooks.list()]
-    return {"rows": rows}, Polling(reverse("webhooks_live"))
+    return {"rows": rows}, Polling()
 
 
 def _event_labels(webhook: Webhook) -> list[str]:
@@ -99,7 +99,6 @@ def create(request: ConsoleRequest) -> HttpResponse:
     page = FormPage(
         title="Create webhook",
         intro="Sends events of the account to your URL.",
-        submit="Create webhook",
         back=reverse("webhooks"),
     )
     return show_form(request, form, page)
@@ -142,7 +141,7 @@ def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
     return show_secret(request, "_secret.html", context)
 
 
-def _detail_context(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Polling]:
+def _detail_context(request: ConsoleRequest, webhook_id: str) -> Shown:
     webhook, deliveries = in_parallel(
         lambda: request.api.webhooks.get(webhook_id),
         lambda: request.api.webhooks.deliveries(webhook_id, limit=MAX_SHOWN_DELIVERIES),
@@ -154,9 +153,8 @@ def _detail_context(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str,
         "here": reverse("webhook", args=[webhook_id]),
         "rows": [(one, event_type(one.event_type), delivery_status(one)) for one in deliveries],
     }
-    url = reverse("webhook_live", args=[webhook_id])
     # The outcome of a delivery changes no mark.
-    return context, Polling(url, POLL_INTERVAL_MS if _is_any_awaited(deliveries) else 0)
+    return context, Polling(every=POLL_INTERVAL_MS if _is_any_awaited(deliveries) else 0)
 
 
 show, show_live = page_and_region(_detail_context, "webhook.html", "_webhook.html")
@@ -182,7 +180,6 @@ def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
             title="Rotate secret",
             intro=f"{_title(request, webhook_id)}. This creates a new secret and shows it once. "
             "For a day, messages are also signed with the previous secret.",
-            submit="Rotate secret",
             back=reverse("webhook", args=[webhook_id]),
         )
 
@@ -203,7 +200,6 @@ def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         return FormPage(
             title="Delete webhook",
             intro=f"{_title(request, webhook_id)}. This permanently deletes:",
-            submit="Delete webhook",
             danger=True,
             back=reverse("webhook", args=[webhook_id]),
             losses=(

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from django.urls import reverse
 
@@ -18,7 +17,7 @@ from console.api.resources.projects import Project
 from console.branches.history_band import band, summary
 from console.branches.rows import BranchRow, branch_rows
 from console.endpoints.rows import endpoint_rows
-from console.pages.live_regions import Polling, page_and_region, polling
+from console.pages.live_regions import Shown, page_and_region, polling
 from console.request import ConsoleRequest
 
 # How many operations are searched. A server that ignores the filter returns the project's.
@@ -131,9 +130,7 @@ MAX_SHOWN_CHILDREN = 12
 HISTORY_POLL_INTERVAL_MS = 3_000
 
 
-def _contents(
-    request: ConsoleRequest, project_id: str, branch_id: str
-) -> tuple[dict[str, Any], Polling]:
+def _contents(request: ConsoleRequest, project_id: str, branch_id: str) -> Shown:
     found = read_branch(request.api, project_id, branch_id)
     history = next(iter(found.history.items), None)
     context = {
@@ -149,8 +146,7 @@ def _contents(
         "summary": summary(history) if history else "",
         "operations_query": f"?branch_id={branch_id}" if found.can_be_steered else "",
     }
-    url = reverse("branch_live", args=[project_id, branch_id])
-    state = polling(request, url, found.operations)
+    state = polling(request, found.operations)
     if not state.every and _history_begins(history, found.row):
         # The first full copy is taken after the start, and no event tells of it.
         state = replace(state, every=HISTORY_POLL_INTERVAL_MS)

@@ -12,12 +12,12 @@ from django.utils.timezone import localtime
 from console.api.errors import APIError, Unauthorized
 from console.api.management_api import ManagementAPI
 from console.api.resources.history import Commits, Gap, History, PastMoment, Removal
-from console.operations.timescale import Mark, Scale, boxes, percent
+from console.operations.timescale import STRIP_WIDTH, Mark, Scale, boxes, percent
 from console.pages.problems import words_beside
 from console.templatetags.console_tags import size
 
-# Across the whole, in units of the picture; and down: where the band begins and how high it is.
-WIDTH, TOP, HEIGHT = 1440, 14, 36
+# In units of the picture, down: where the band begins and how high it is.
+TOP, HEIGHT = 14, 36
 # The tallest and the smallest bar of commits.
 TALLEST, SMALLEST = 30, 5
 # The most marks of one kind that are drawn, the newest: more would hide each other.
@@ -46,7 +46,7 @@ class Band:
     # The first and the last moment, exact to the microsecond.
     earliest: str
     latest: str
-    # SVG paths, in units of WIDTH across and 64 down.
+    # SVG paths, in units of STRIP_WIDTH across and 64 down.
     kept: str
     unread: str
     gaps: str
@@ -80,12 +80,12 @@ def band(history: History, *, chosen: datetime | None = None) -> Band | None:
     end = datetime.fromtimestamp(ceil(history.latest.timestamp() / step) * step, UTC)
     scale = Scale(history.earliest, max(end, history.earliest + timedelta(seconds=step)))
     gaps = [_ends(scale, gap) for gap in history.gaps]
-    read = _x(scale, history.commits_until or scale.end) if _is_unread(history) else WIDTH
+    read = scale.x(history.commits_until or scale.end) if _is_unread(history) else STRIP_WIDTH
     return Band(
         earliest=PastMoment(history.earliest).text,
         latest=PastMoment(history.latest).text,
         kept=boxes([(0, read)], top=TOP, height=HEIGHT),
-        unread=boxes([(read, WIDTH)], top=TOP, height=HEIGHT) if _is_unread(history) else "",
+        unread=boxes([(read, STRIP_WIDTH)], top=TOP, height=HEIGHT) if _is_unread(history) else "",
         gaps=boxes(gaps, top=TOP, height=HEIGHT),
         commits=_bars(history, scale),
         bases=_places(scale, [base.at for base in history.bases]),
@@ -102,13 +102,9 @@ def _step(earliest: datetime, latest: datetime) -> int:
     return max(MIN_STEP, ceil((latest - earliest).total_seconds() / MAX_STEPS))
 
 
-def _x(scale: Scale, at: datetime) -> int:
-    return round(min(max(scale.place(at), 0), 100) / 100 * WIDTH)
-
-
 def _ends(scale: Scale, gap: Gap) -> tuple[int, int]:
     """Return both ends of a gap. A short one is drawn wide enough to be seen."""
-    low, high = _x(scale, gap.since), _x(scale, gap.until or scale.end)
+    low, high = scale.x(gap.since), scale.x(gap.until or scale.end)
     return low, max(high, low + 4)
 
 
@@ -118,8 +114,8 @@ def _bars(history: History, scale: Scale) -> str:
     shown = [
         (low, high, one.count)
         for one in history.commits
-        if (low := _x(scale, one.since)) < WIDTH
-        and (high := _x(scale, _end(one, scale))) > 0
+        if (low := scale.x(one.since)) < STRIP_WIDTH
+        and (high := scale.x(_end(one, scale))) > 0
         and one.count
     ]
     most = max((count for _, _, count in shown), default=0)
@@ -148,9 +144,10 @@ def summary(history: History) -> str:
     taken = "" if history.disk_bytes is None else f", {size(history.disk_bytes)} on the disk"
     until = history.commits_until if _is_unread(history) else None
     unread = f"; commits since {time_and_day(until)} are not read yet" if until else ""
+    is_now = history.latest > datetime.now(UTC) - NOW_WITHIN
     return (
         f"From {time_and_day(history.earliest)} to "
-        f"{'now' if _is_now(history.latest) else time_and_day(history.latest)}, "
+        f"{'now' if is_now else time_and_day(history.latest)}, "
         f"{bases} full {'copy' if bases == 1 else 'copies'}, "
         f"{size(history.log_bytes)} of log{taken}; {_gaps(history.gaps)}{unread}."
     )
@@ -160,10 +157,6 @@ def _is_unread(history: History) -> bool:
     """Whether the newest commits are not known, so that a time without any may have had some."""
     until, latest = history.commits_until, history.latest
     return bool(until and latest and latest - until > timedelta(seconds=MIN_STEP))
-
-
-def _is_now(latest: datetime) -> bool:
-    return latest > datetime.now(UTC) - NOW_WITHIN
 
 
 def _gaps(gaps: Sequence[Gap]) -> str:

@@ -3,13 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from console.api.resources.branches import Branch
 from console.endpoints.rows import EndpointRow
-from console.pages.listing import by_name
+from console.pages.listing import by_name, by_time
 from console.pages.statuses import branch_word
 
 # Pixels: the width of one level, and the most for all levels. On a phone, more would leave too
@@ -168,4 +168,4 @@ def _tree_lines(goes_on: Sequence[bool], step: float) -> TreeLines | None:
 
 
 def _age(branch: Branch) -> tuple[datetime, Any]:
-    return (branch.created_at or datetime.min.replace(tzinfo=UTC), by_name(branch.name))
+    return by_time(branch.created_at), by_name(branch.name)

@@ -7,7 +7,7 @@ from django.views.decorators.http import require_http_methods
 
 from console.api.errors import NotFound
 from console.api.parallel import in_parallel
-from console.api.resources.branches import Branch, Snapshot
+from console.api.resources.branches import Snapshot
 from console.branches.forms import SnapshotEditForm, SnapshotForm, SnapshotRestoreForm
 from console.forms.api_requests import body_of
 from console.forms.losses import Loss
@@ -31,7 +31,6 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         title="Create snapshot",
         intro="A copy of the branch as it is now, with its roles, passwords and databases. "
         "It is kept if the branch is deleted.",
-        submit="Create snapshot",
         back=url,
     )
     return show_form(request, form, page)
@@ -67,7 +66,8 @@ def restore(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpR
         lambda: choices(request, lambda: _list_of_one(request, project_id, snapshot_id)),
         lambda: choices(request, lambda: request.api.branches(project_id)),
     )
-    form.offer_targets(_source_first(branches, snapshots))
+    source_id = snapshots[0].source_branch_id if snapshots else ""
+    form.offer_targets(sorted(branches, key=lambda branch: branch.id != source_id))
     name = f"snapshot {snapshots[0].name}" if snapshots else "the snapshot"
     page = FormPage(
         title=f"Restore {name}",
@@ -132,8 +132,3 @@ def _list_of_one(request: ConsoleRequest, project_id: str, snapshot_id: str) -> 
     if not found:
         raise NotFound("snapshot not found", status=404)
     return found
-
-
-def _source_first(branches: list[Branch], snapshots: list[Snapshot]) -> list[Branch]:
-    source_id = snapshots[0].source_branch_id if snapshots else ""
-    return sorted(branches, key=lambda branch: branch.id != source_id)

@@ -11,13 +11,11 @@ from statistics import median
 
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.operations import Actor, Event, Operation
-from console.operations.timescale import boxes
+from console.operations.timescale import STRIP_WIDTH, boxes
 from console.pages.statuses import action_name, operation_status
 from console.templatetags.console_tags import duration
 
 WOKE, SLEPT, FAILED = "woke", "slept", "failed"
-# The width of a strip in its own units. On the strip of a day, one unit is a minute.
-WIDTH = 1440
 # If more than this fraction of a strip is empty, the reason is written there.
 REASON_MIN_FRACTION = 0.4
 MAX_LOOKBACK = timedelta(days=7)
@@ -132,7 +130,7 @@ class Band:
     """One strip, and a sentence that says the same."""
 
     name: str
-    # SVG paths, in units of WIDTH across and 40 down.
+    # SVG paths, in units of STRIP_WIDTH across and 40 down.
     known: str
     active: str
     wakes: str
@@ -188,11 +186,11 @@ def _band(
     why_empty = _why_empty(endpoint, begun, start)
 
     def x(moment: datetime) -> int:
-        return round((moment - start) / (end - start) * WIDTH)
+        return round((moment - start) / (end - start) * STRIP_WIDTH)
 
     return Band(
         name=name,
-        known=boxes([(x(begun), WIDTH)]),
+        known=boxes([(x(begun), STRIP_WIDTH)]),
         # Widen very short activity, so that it stays visible.
         active=boxes([(x(low), max(x(high), x(low) + 2)) for low, high in spans]),
         wakes=_lines({x(turn.at) for turn in turns if turn.kind == WOKE}, "2v7"),
@@ -205,8 +203,8 @@ def _band(
             Tick("100%", "now", "end"),
         ],
         summary=_summary(spans, turns, why_empty),
-        before=Tick(f"{x(begun) / WIDTH * 50:.3f}%", why_empty, "middle")
-        if x(begun) > WIDTH * REASON_MIN_FRACTION
+        before=Tick(f"{x(begun) / STRIP_WIDTH * 50:.3f}%", why_empty, "middle")
+        if x(begun) > STRIP_WIDTH * REASON_MIN_FRACTION
         else None,
     )
 

@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString
 
 from console.api.resources.endpoints import Endpoint
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS, EndpointSetting
-from console.forms.fields import DEFAULTED, PLAIN, OpenChoiceField, split_lines
+from console.forms.fields import PLAIN, OpenChoiceField, split_lines
 
 
 class ReassignForm(forms.Form):
@@ -42,9 +42,6 @@ def _field(setting: EndpointSetting) -> forms.Field:
     }
     if setting.kind is bool:
         return forms.BooleanField(**given)
-    if setting.kind is str:
-        widget = forms.TextInput(attrs={**PLAIN, **DEFAULTED})
-        return forms.CharField(widget=widget, **given)
     if setting.kind is int:
         return forms.IntegerField(widget=SuspendSelect(), **given)
     return forms.FloatField(widget=SizeSelect(), **given)

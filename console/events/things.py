@@ -189,7 +189,10 @@ def things(newest_first: Iterable[EventRow]) -> list[Thing]:
             group_of.update({one: own for one, group in group_of.items() if group == other})
         members.append(row)
         group_of.update(dict.fromkeys(operations, own))
-    folded = [sorted(members, key=_newest_first) for members in groups.values()]
+    folded = [
+        sorted(members, key=lambda row: -row.event.at.timestamp() if row.event.at else 0.0)
+        for members in groups.values()
+    ]
     found: list[list[EventRow]] = []
     seen: dict[object, list[EventRow]] = {}
     for said, same in groupby(folded, key=_grouping_key):
@@ -213,10 +216,6 @@ def _grouping_key(rows: Sequence[EventRow]) -> object:
         return row.event.id
     about = event.project_id, event.endpoint_id, event.branch_id
     return event.type, row.sentence, about, event.actor, event.at and localtime(event.at).date()
-
-
-def _newest_first(row: EventRow) -> float:
-    return -row.event.at.timestamp() if row.event.at else 0.0
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from console.events.things import days, things_of_page
 from console.events.types import type_choices
 from console.forms.fields import ANY, Choices, FilterForm, OpenChoiceField
 from console.pages.addresses import NOT_READ, Existing
-from console.pages.live_regions import Polling, page_and_region
+from console.pages.live_regions import Polling, Shown, page_and_region
 from console.request import ConsoleRequest
 
 
@@ -61,7 +61,7 @@ MAX_CHECKED = 8
 MAX_NAMED = 100
 
 
-def _of_account(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+def _of_account(request: ConsoleRequest) -> Shown:
     filters = EventFilters(request.GET)
     filters.full_clean()
     read, projects = in_parallel(
@@ -73,10 +73,10 @@ def _of_account(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     names |= {project.id: project.name for project in projects or ()}
     context = _context(request, filters, read, known, names, with_project=True)
     context["page_url"] = reverse("account_activity")
-    return context, _state(request, filters, reverse("account_activity_live"))
+    return context, _polling(request, filters)
 
 
-def _of_project(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+def _of_project(request: ConsoleRequest, project_id: str) -> Shown:
     api = request.api
     filters = EventFilters(request.GET)
     filters.full_clean()
@@ -93,8 +93,7 @@ def _of_project(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any
     names = {branch.id: branch.name for branch in branches or ()}
     context = _context(request, filters, read, known, names, with_project=False)
     context |= {"project": project, "page_url": reverse("project_activity", args=[project_id])}
-    url = reverse("project_activity_live", args=[project_id])
-    return context, _state(request, filters, url)
+    return context, _polling(request, filters)
 
 
 @dataclass(frozen=True)
@@ -171,11 +170,9 @@ def _context(
     }
 
 
-def _state(request: ConsoleRequest, filters: EventFilters, url: str) -> Polling:
-    """Return the region's address. The region does not poll, as it shows no operations."""
+def _polling(request: ConsoleRequest, filters: EventFilters) -> Polling:
     place = {name: request.GET[name] for name in ("cursor", "shown") if request.GET.get(name)}
-    query = filters.chosen | place
-    return Polling(f"{url}?{urlencode(query)}" if query else url)
+    return Polling(urlencode(filters.chosen | place))
 
 
 of_account, of_account_live = page_and_region(_of_account, "activity.html", "_activity.html")

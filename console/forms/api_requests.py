@@ -206,15 +206,11 @@ def _value(form: forms.Form, name: str, shape: Body) -> Any:
     if isinstance(kind, ScaledField):
         return round(value * kind.scale)
     if isinstance(value, date):
-        return _end_of_day(value)
+        # The end of the day in the reader's zone.
+        return stamp(make_aware(datetime.combine(value + timedelta(days=1), time())))
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     return value if isinstance(value, int | list) else str(value)
-
-
-def _end_of_day(day: date) -> str:
-    """Return the end of the day in the reader's zone."""
-    return stamp(make_aware(datetime.combine(day + timedelta(days=1), time())))
 
 
 KEY = "$NEON_API_KEY"

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from console.api.fields import number, text
 from console.api.resources.endpoints import Endpoint
 
-Value = bool | int | float | str
+Value = bool | int | float
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointSetting:
     # The API's name.
     attribute: str
-    kind: type[bool] | type[int] | type[float] | type[str]
+    kind: type[bool] | type[int] | type[float]
     # Of the field in forms, and what it says below the field.
     label: str
     help: str = ""
@@ -41,14 +41,12 @@ class EndpointSetting:
         return self.attribute in endpoint.returned
 
     def value(self, endpoint: Endpoint) -> Value:
-        """Return the endpoint's value; false, 0 or "" if the server returns none of this kind."""
+        """Return the endpoint's value; false or 0 if the server returns none of this kind."""
         if self.kind is bool:
             return endpoint.returned.get(self.attribute) is True
-        if self.kind is str:
-            return text(endpoint.returned, self.attribute)
         return self.kind(number(endpoint.returned, self.attribute))
 
-    def typed(self, endpoint: Endpoint) -> Value:
+    def typed(self, endpoint: Endpoint) -> Value | str:
         """Return the endpoint's value as a user would type it into the field."""
         value = self.value(endpoint)
         return f"{value:g}" if self.kind is float else value

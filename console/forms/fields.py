@@ -16,7 +16,6 @@ from console.api.resources.projects import Project
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS
 
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
-DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
 # In what a form sends, the name of the button that only shows the API's request.
 AS_CURL = "as_curl"
 

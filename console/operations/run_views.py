@@ -33,7 +33,7 @@ from console.operations.run_rows import (
 from console.operations.runs import Run
 from console.operations.waterfall import waterfall
 from console.pages.addresses import Existing, back
-from console.pages.live_regions import Polling, page_and_region, polling
+from console.pages.live_regions import Shown, page_and_region, polling
 from console.pages.problems import spell_out
 from console.pages.responses import FormPage, done, show_confirmation
 from console.pages.statuses import is_unfinished, operation_name, operation_status
@@ -63,9 +63,7 @@ def _operation(api: ManagementAPI, project_id: str, operation_id: str) -> Operat
     return operation
 
 
-def _alone(
-    request: ConsoleRequest, project_id: str, operation_id: str
-) -> tuple[dict[str, Any], Polling]:
+def _alone(request: ConsoleRequest, project_id: str, operation_id: str) -> Shown:
     api = request.api
     operation, branches, project, endpoints = in_parallel(
         lambda: _operation(api, project_id, operation_id),
@@ -73,8 +71,7 @@ def _alone(
         lambda: api.project(project_id),
         lambda: api.endpoints(project_id),
     )
-    url = reverse("operation_live", args=[project_id, operation_id])
-    return _page(request, url, Run([operation]), (project, branches, endpoints))
+    return _page(request, Run([operation]), (project, branches, endpoints))
 
 
 _show_alone, operation_live = page_and_region(_alone, "run.html", "_run.html")
@@ -90,9 +87,7 @@ def run_of_chain(api: ManagementAPI, project_id: str, chain_id: str) -> Run:
     return Run(members[::-1])
 
 
-def _of_chain(
-    request: ConsoleRequest, project_id: str, chain_id: str
-) -> tuple[dict[str, Any], Polling]:
+def _of_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> Shown:
     api = request.api
     run, project, branches, endpoints = in_parallel(
         lambda: run_of_chain(api, project_id, chain_id),
@@ -101,8 +96,7 @@ def _of_chain(
         lambda: api.endpoints(project_id),
     )
     details = _Details(api, project_id, run)
-    url = reverse("run_live", args=[project_id, chain_id])
-    return _page(request, url, details.run, (project, branches, endpoints), details)
+    return _page(request, details.run, (project, branches, endpoints), details)
 
 
 show, live = page_and_region(_of_chain, "run.html", "_run.html")
@@ -123,7 +117,9 @@ class _Details:
         ]
         events, retries, *answers = each_or_none(lambda call: call(), calls)
         self.retries: Sequence[Operation] = retries or ()
-        self.run = _with_steps(run, [each for each in answers if each])
+        # As they were listed together, with the steps that were read later.
+        steps = {each.id: each.steps for each in answers if each}
+        self.run = Run([replace(each, steps=steps.get(each.id, ())) for each in run.operations])
         self.requests = _requests(self.run, events or ())
 
 
@@ -133,12 +129,6 @@ def _most_relevant(run: Run) -> Sequence[Operation]:
     # The operation that failed, and then the latest ones.
     worst = [run.failed_operation] if run.failed_operation else []
     return [*worst, *(each for each in run.operations[::-1] if each not in worst)][:MAX_STEPS_CALLS]
-
-
-def _with_steps(run: Run, detailed: Sequence[Operation]) -> Run:
-    """Return the operations as they were listed together, with the steps that were read later."""
-    steps = {operation.id: operation.steps for operation in detailed}
-    return Run([replace(each, steps=steps.get(each.id, ())) for each in run.operations])
 
 
 def _requests(run: Run, newest_first: Sequence[Event]) -> list[Event]:
@@ -164,11 +154,10 @@ def _retries(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Operatio
 
 def _page(
     request: ConsoleRequest,
-    live_url: str,
     run: Run,
     read: tuple[Project, Sequence[Branch], Sequence[Endpoint]],
     details: _Details | None = None,
-) -> tuple[dict[str, Any], Polling]:
+) -> Shown:
     project, branches, endpoints = read
     existing = Existing.of(endpoints, branches)
     names = {branch.id: branch.name for branch in branches}
@@ -190,7 +179,7 @@ def _page(
         # The idempotency key of a button, so that a double click acts only once.
         "once": new_once_token(),
     }
-    return context, polling(request, live_url, run.operations[::-1])
+    return context, polling(request, run.operations[::-1])
 
 
 def _actor(run: Run, requests: Sequence[EventRow]) -> Actor | None:
@@ -222,7 +211,6 @@ def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpR
         if blocked
         else f"{WHAT_CANCELLING_DOES} Operations of the same run that wait for {name} are "
         "cancelled too.",
-        submit="Cancel operation",
         dismiss="Go back",
         back=back(request, reverse("operation", args=[project_id, operation_id])),
         blocked=blocked,

@@ -179,13 +179,8 @@ def _target(run: Run) -> tuple[str, str]:
 
 
 def _drawn(row: RunRow, scale: Scale) -> TimelineRun:
-    begin = _began(row.run)
-    end = row.run.ended_at or datetime.now(UTC)
+    begin, end = row.run.began_at, row.run.ended_at or datetime.now(UTC)
+    assert begin is not None
     bar = scale.bar((begin, max(begin, end)))
     middle = float(bar.left.rstrip("%")) + float(bar.width.rstrip("%")) / 2
     return TimelineRun(row, bar, f"{middle:.2f}%")
-
-
-def _began(run: Run) -> datetime:
-    assert run.began_at is not None
-    return run.began_at

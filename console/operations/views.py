@@ -1,7 +1,6 @@
 """A project's runs: the list of all, and the timeline of the last hours."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 from urllib.parse import urlencode
 
 from django.urls import reverse
@@ -27,7 +26,7 @@ from console.operations.timeline import (
     timeline,
 )
 from console.pages.addresses import Existing
-from console.pages.live_regions import Polling, page_and_region, polling
+from console.pages.live_regions import Shown, page_and_region, polling
 from console.pages.statuses import ACTIONS, OPERATION_STATUSES, lasting_words
 from console.request import ConsoleRequest
 
@@ -63,7 +62,7 @@ PAGE_SIZE = 25
 MAX_STEPS_CALLS = 3
 
 
-def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+def _list(request: ConsoleRequest, project_id: str) -> Shown:
     api = request.api
     cursor = request.GET.get("cursor", "")
     filters = OperationFilters(request.GET)
@@ -103,9 +102,7 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     }
     query = {**filters.chosen, **({"cursor": cursor} if cursor else {})}
     query |= {"hours": str(hours)} if "hours" in request.GET else {}
-    url = reverse("operations_live", args=[project_id])
-    url = f"{url}?{urlencode(query)}" if query else url
-    return context, polling(request, url, page.items)
+    return context, polling(request, page.items, urlencode(query))
 
 
 index, index_live = page_and_region(_list, "operations.html", "_runs_list.html")
@@ -133,7 +130,7 @@ def _warnings(api: ManagementAPI, project_id: str, runs: Sequence[Run]) -> Mappi
 # The timeline
 
 
-def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+def _timeline_page(request: ConsoleRequest, project_id: str) -> Shown:
     api = request.api
     hours = hours_asked(request.GET.get("hours", ""))
     latest, branches, project, endpoints = in_parallel(
@@ -147,9 +144,7 @@ def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, 
         "timeline": _timeline(project, latest, hours, branches, endpoints),
         "timeline_url": reverse("timeline", args=[project_id]),
     }
-    url = reverse("timeline_live", args=[project_id])
-    url = f"{url}?hours={hours}" if hours else url
-    return context, polling(request, url, latest)
+    return context, polling(request, latest, f"hours={hours}" if hours else "")
 
 
 # The timeline as a picture, and as a table that says the same.

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
@@ -82,6 +83,11 @@ def by_name(name: str) -> tuple[list[tuple[int, str]], str]:
     """A key that sorts names as people do: numbers in them by value, so that 2 is before 10."""
     parts = re.split(r"([0-9]{1,15})", name.casefold())
     return [(int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)], name
+
+
+def by_time(moment: datetime | None) -> datetime:
+    """A key that sorts by time, with unknown times before all others."""
+    return moment or datetime.min.replace(tzinfo=UTC)
 
 
 def listing(

@@ -51,8 +51,9 @@ class FormPage:
     """What is shown around a form, on a page of its own or in a dialog."""
 
     title: str
-    submit: str
     back: str
+    # The label of the button that sends the form; by default the title.
+    submit: str = ""
     intro: str = ""
     # The label of the button that leaves the form without sending it.
     dismiss: str = "Cancel"

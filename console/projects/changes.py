@@ -64,7 +64,6 @@ def create(request: ConsoleRequest) -> HttpResponse:
     page = FormPage(
         title="Create project",
         intro="The project starts with one branch and a read-write endpoint.",
-        submit="Create project",
         back=reverse("dashboard"),
     )
     return show_form(request, form, page)

@@ -4,7 +4,6 @@ new one's owner through the first steps."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from django.http import HttpResponse
 from django.shortcuts import render
@@ -19,8 +18,9 @@ from console.api.resources.endpoints import Endpoint
 from console.api.resources.operations import Event, Operation
 from console.api.resources.projects import Project
 from console.endpoints.rows import ENDPOINT_ORDERS, endpoint_rows
+from console.pages.addresses import with_query
 from console.pages.listing import Listing, Order, listing
-from console.pages.live_regions import Polling, page_and_region, polling
+from console.pages.live_regions import Polling, Shown, page_and_region, polling
 from console.projects.dashboard import (
     FAILED,
     GONE,
@@ -42,7 +42,7 @@ SWITCHER_PAGE_SIZE = 12
 MAX_OPERATIONS = 50
 
 
-def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+def _dashboard(request: ConsoleRequest) -> Shown:
     api = request.api
     cursor = request.GET.get("cursor", "")
     page, listed_states, lately = in_parallel(
@@ -72,9 +72,6 @@ def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
         shown = [row.project.id for row in projects.rows]
         projects = listed(dict(zip(shown, each_or_none(api.endpoints, shown), strict=True)))
     rows = project_rows(page.items, states, {}, happened)
-    url = reverse("dashboard_live")
-    query = request.GET.urlencode()
-    state = Polling(f"{url}?{query}" if query else url)
     context = {
         "listing": projects,
         "here": reverse("dashboard"),
@@ -87,7 +84,7 @@ def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
         "next_cursor": page.cursor,
         "is_first_page": not cursor,
     }
-    return context, state
+    return context, Polling(request.GET.urlencode())
 
 
 dashboard, dashboard_live = page_and_region(_dashboard, "dashboard.html", "_dashboard.html")
@@ -122,7 +119,7 @@ def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
     return render(request, template, context)
 
 
-def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+def _contents(request: ConsoleRequest, project_id: str) -> Shown:
     api = request.api
     operations, project, endpoints, branches = in_parallel(
         lambda: api.operations(project_id, limit=MAX_OPERATIONS),
@@ -142,7 +139,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
     context = {
         "project": project,
         "here": here,
-        "back_here": f"{here}?{found.query}" if found.query else here,
+        "back_here": with_query(here, found.query),
         "listing": found,
         "endpoints": found.rows,
         "used_up": [one for one in project_usage(project, branches) if one.is_used_up],
@@ -153,9 +150,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
             project, branches, operations.items, is_all=len(operations.items) < MAX_OPERATIONS
         ),
     }
-    url = reverse("project_live", args=[project_id])
-    url = f"{url}?{found.query}" if found.query else url
-    return context, polling(request, url, operations.items)
+    return context, polling(request, operations.items, found.query)
 
 
 show, live = page_and_region(_contents, "project.html", "_project.html")

@@ -1,7 +1,7 @@
 """Where SQL runs: a branch, or a past moment of one, a database and a role. Pages choose it by the
 fields of `PlaceForm`. `run` requests the password from the API each time."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django import forms
@@ -20,6 +20,8 @@ from console.request import ConsoleRequest
 # The choices for the most seconds that a statement may take, and the default.
 TIMEOUTS = (10, 30, 60, 300)
 DEFAULT_TIMEOUT = 30
+# The parameters that name the place.
+PLACE = ("past_endpoint", "moment", "branch", "database", "role")
 UNKNOWN = "Choose an existing branch, database and role."
 
 
@@ -55,6 +57,10 @@ class PlaceForm(forms.Form):
     def branch_name(self, branch_id: str) -> str:
         choices: Iterable[tuple[str, str]] = self.fields["branch"].choices  # type: ignore[attr-defined]
         return dict(choices).get(branch_id, branch_id)
+
+
+def chosen_place(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: given.get(name, "") for name in PLACE}
 
 
 class PlaceRefused(Exception):

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from console.api.errors import APIError
 from console.pages.responses import crumbs, done, heading
-from console.query.place import PlaceRefused, failure_words, is_active, run
+from console.query.place import PLACE, PlaceRefused, chosen_place, failure_words, is_active, run
 from console.query.sql_over_http import MAX_RESULT_BYTES, Query, SqlFailed
 from console.query.table_description import (
     Description,
@@ -31,7 +31,7 @@ from console.query.table_pages import (
     unchanged_row_condition,
     update_sql,
 )
-from console.query.tables import PLACE, ROWS, chosen_place, query_of
+from console.query.tables import ROWS, query_of
 from console.query.views import require_perch
 from console.request import ConsoleRequest
 

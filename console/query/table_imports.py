@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods
 
 from console.pages.responses import READ_ONLY, crumbs
 from console.query.csv_text import UnreadableCsv, read_csv
-from console.query.place import PlaceRefused, failure_words, run
+from console.query.place import PlaceRefused, chosen_place, failure_words, run
 from console.query.sql_over_http import Query, SqlFailed
 from console.query.table_changes import (
     Refused,
@@ -21,7 +21,6 @@ from console.query.table_changes import (
     table_url,
 )
 from console.query.table_description import Description, TableColumn, read_table
-from console.query.tables import chosen_place
 from console.query.views import require_perch
 from console.request import ConsoleRequest
 

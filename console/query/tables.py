@@ -19,8 +19,10 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from console.query.csv_text import Row, write_csv
 from console.query.place import (
+    PLACE,
     PlaceForm,
     PlaceRefused,
+    chosen_place,
     connection_uri,
     failure_words,
     offer_places,
@@ -51,17 +53,12 @@ from console.query.table_pages import (
 from console.query.views import require_perch
 from console.request import ConsoleRequest
 
-# The parameters that name the place, and those that name the rows.
-PLACE = ("past_endpoint", "moment", "branch", "database", "role")
+# The parameters that name the rows.
 ROWS = ("table", "sort", "desc", "column", "op", "value")
 # The most rows of a page, and the rows of an export that are requested at once.
 PAGE_SIZE, EXPORT_BATCH_SIZE = 50, 1000
 # Characters of a value that is shown in its row.
 MAX_CELL_LENGTH = 300
-
-
-def chosen_place(given: Mapping[str, str]) -> dict[str, str]:
-    return {name: given.get(name, "") for name in PLACE}
 
 
 def query_of(given: Mapping[str, str], names: Sequence[str], **more: str) -> str:

@@ -20,6 +20,7 @@ from console.query import sql_over_http
 from console.query.csv_text import write_csv
 from console.query.place import (
     DEFAULT_TIMEOUT,
+    PLACE,
     TIMEOUTS,
     UNKNOWN,
     PlaceForm,
@@ -37,7 +38,7 @@ from console.query.table_description import TABLES, listed_tables
 from console.request import ConsoleRequest
 from console.sign_in import sessions
 
-REPEATED = ("past_endpoint", "moment", "branch", "database", "role", "seconds", "sql")
+REPEATED = (*PLACE, "seconds", "sql")
 PREFIXES = {"explain": EXPLAIN, "analyze": ANALYZE}
 
 
@@ -146,8 +147,7 @@ def _answer(request: ConsoleRequest, project_id: str, form: QueryForm, act: str)
     if act == "tables":
         answer = _run(request, project_id, chosen, [TABLES])
         if "results" in answer:
-            names = ("past_endpoint", "moment", "branch", "database", "role")
-            place = urlencode({name: chosen[name] for name in names if chosen[name]})
+            place = urlencode({name: chosen[name] for name in PLACE if chosen[name]})
             rows_url = f"{reverse('tables', args=[project_id])}?{place}"
             return listed_tables(answer["results"][0]) | {"rows_url": rows_url}
         return answer
