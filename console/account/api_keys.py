@@ -21,8 +21,8 @@ from console.pages.responses import (
     choices,
     done,
     show_confirmation,
+    show_dialog,
     show_form,
-    show_secret,
 )
 from console.request import ConsoleRequest
 from console.sign_in import sessions
@@ -80,11 +80,10 @@ def create(request: ConsoleRequest) -> HttpResponse:
             key = request.api.create_api_key(body)
             requested = KeyLimits.read({"read_only": False, **body})
             context = {
-                "title": "Your new API key",
                 "key": key,
                 "is_wider": requested != KeyLimits() and key.limits != requested,
             }
-            return show_secret(request, "_new_key.html", context)
+            return show_dialog(request, "_new_key.html", context, title="Your new API key")
     _offer_limits(request, form)
     page = FormPage(title="Create API key", submit="Create key", back=reverse("api_keys"))
     return show_form(request, form, page)

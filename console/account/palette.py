@@ -15,6 +15,7 @@ from console.api.parallel import each_or_none, in_parallel
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
+from console.pages.responses import show_dialog
 from console.request import ConsoleRequest, public
 from console.sign_in.sessions import Account, is_at_perch, present
 
@@ -101,14 +102,13 @@ def go(request: ConsoleRequest) -> HttpResponse:
         # They are read once somebody types, as that takes two calls for each project.
         "has_more": others and not query,
     }
-    return render(request, "_palette.html" if request.htmx else "palette.html", context)
+    return show_dialog(request, "_palette.html", context, title="Go to")
 
 
 @public
 @require_safe
 def shortcuts(request: ConsoleRequest) -> HttpResponse:
-    template = "_shortcuts.html" if request.htmx else "shortcuts.html"
-    return render(request, template, {"groups": GROUPS})
+    return show_dialog(request, "_shortcuts.html", {"groups": GROUPS}, title="Shortcuts")
 
 
 def _pages(account: Account) -> Iterator[Goal]:

@@ -24,8 +24,8 @@ from console.pages.responses import (
     choices,
     done,
     show_confirmation,
+    show_dialog,
     show_form,
-    show_secret,
 )
 from console.pages.statuses import delivery_status
 from console.request import ConsoleRequest
@@ -130,7 +130,6 @@ def edit(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
 
 def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
     context = {
-        "title": "Webhook secret",
         "words": "The secret is shown only once. Use it to verify the signatures of messages, "
         "as Standard Webhooks specifies.",
         "what": "secret",
@@ -138,7 +137,8 @@ def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
         "is_shown_once": True,
         "back": reverse("webhook", args=[webhook.id]),
     }
-    return show_secret(request, "_secret.html", context)
+    # No other answer than that to a POST may hold the secret.
+    return show_dialog(request, "_secret.html", context, title="Webhook secret")
 
 
 def _detail_context(request: ConsoleRequest, webhook_id: str) -> Shown:

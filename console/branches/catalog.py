@@ -21,8 +21,8 @@ from console.pages.responses import (
     choices,
     done,
     show_confirmation,
+    show_dialog,
     show_form,
-    show_secret,
 )
 from console.request import ConsoleRequest
 
@@ -144,14 +144,15 @@ def _show_password(
     is_new: bool,
 ) -> HttpResponse:
     context = {
-        "title": f"{'New password' if is_new else 'Password'} of {name}",
         "words": KEEP_IT if is_new else SAME_ON_COPIES,
         "what": "password",
         "secret": shown,
         "is_shown_once": is_new,
         "back": reverse("branch", args=[project_id, branch_id]),
     }
-    return show_secret(request, "_secret.html", context)
+    title = f"{'New password' if is_new else 'Password'} of {name}"
+    # No other answer than that to a POST may hold the password.
+    return show_dialog(request, "_secret.html", context, title=title)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -1,7 +1,7 @@
 """The pages of events: who did what, in one project or in the whole account."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -69,7 +69,7 @@ def _of_account(request: ConsoleRequest) -> Shown:
         or_none(lambda: request.api.projects(limit=MAX_NAMED).items),
     )
     filters.offer_all()
-    known, names = _known(request.api, read.events)
+    known, names = _known(request.api, [*read[0].items, *read[1]])
     names |= {project.id: project.name for project in projects or ()}
     context = _context(request, filters, read, known, names, with_project=True)
     context["page_url"] = reverse("account_activity")
@@ -96,15 +96,8 @@ def _of_project(request: ConsoleRequest, project_id: str) -> Shown:
     return context, _polling(request, filters)
 
 
-@dataclass(frozen=True)
-class _Read:
-    page: Page[Event]
-    # The beginning of the next page.
-    following: Sequence[Event]
-
-    @property
-    def events(self) -> list[Event]:
-        return [*self.page.items, *self.following]
+# A page, and the beginning of the next one.
+_Read = tuple[Page[Event], Sequence[Event]]
 
 
 def _page(request: ConsoleRequest, filters: EventFilters, project_id: str = "") -> _Read:
@@ -116,7 +109,7 @@ def _page(request: ConsoleRequest, filters: EventFilters, project_id: str = "") 
     shown = request.GET.get("shown", "").split(",")
     page = replace(page, items=[event for event in page.items if event.id not in shown])
     following = or_none(lambda: events(page.cursor, FOLLOWING_PAGE_SIZE))() if page.cursor else None
-    return _Read(page, following.items if following else ())
+    return page, following.items if following else ()
 
 
 def _known(api: ManagementAPI, events: Iterable[Event]) -> tuple[Known, dict[str, str]]:
@@ -155,10 +148,10 @@ def _context(
 ) -> dict[str, Any]:
     page, following = (
         event_rows(events, known, names, with_project=with_project)
-        for events in (read.page.items, read.following)
+        for events in (read[0].items, read[1])
     )
     found, taken = things_of_page(page, following)
-    cursor = read.page.cursor
+    cursor = read[0].cursor
     older = filters.chosen | {"cursor": cursor} | ({"shown": ",".join(taken)} if taken else {})
     return {
         "filters": filters,

@@ -201,7 +201,8 @@ class FilterForm(forms.Form):
     @property
     def chosen(self) -> dict[str, str]:
         """The filters for the API, once the form is validated."""
-        return {name: _words(value) for name, value in self.cleaned_data.items() if value}
+        chosen = {name: value for name, value in self.cleaned_data.items() if value}
+        return {n: stamp(v) if isinstance(v, datetime) else v for n, v in chosen.items()}
 
     def offer(self, name: str, choices: Iterable[tuple[str, str]]) -> None:
         offer(self, name, [ANY, *choices])
@@ -214,12 +215,6 @@ class FilterForm(forms.Form):
     def query(self) -> str:
         """The query that leads to the same list again; "" if nothing is chosen."""
         return urlencode(self.chosen)
-
-
-def _words(value: str | datetime) -> str:
-    if isinstance(value, datetime):
-        return stamp(value)
-    return value
 
 
 AT = "at"
@@ -259,16 +254,14 @@ class LifetimeFields(forms.Form):
     @property
     def expires_at(self) -> datetime | None:
         """When it will expire, once the form is validated; None for never."""
-        return _end(self.cleaned_data["lifetime"], self.cleaned_data.get("until"))
+        lifetime: str = self.cleaned_data["lifetime"]
+        if lifetime == AT:
+            until: datetime | None = self.cleaned_data.get("until")
+            return until
+        return datetime.now(UTC) + timedelta(seconds=int(lifetime)) if lifetime else None
 
     @staticmethod
     def initial_of(expires_at: datetime | None) -> dict[str, Any]:
         if not expires_at:
             return {}
         return {"lifetime": AT, "until": expires_at.replace(second=0, microsecond=0)}
-
-
-def _end(lifetime: str, until: datetime | None) -> datetime | None:
-    if lifetime == AT:
-        return until
-    return datetime.now(UTC) + timedelta(seconds=int(lifetime)) if lifetime else None

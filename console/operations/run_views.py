@@ -95,32 +95,29 @@ def _of_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> Shown:
         lambda: api.branches(project_id),
         lambda: api.endpoints(project_id),
     )
-    details = _Details(api, project_id, run)
-    return _page(request, details.run, (project, branches, endpoints), details)
+    run, requested, retries = _details(api, project_id, run)
+    return _page(request, run, (project, branches, endpoints), requested, retries)
 
 
 show, live = page_and_region(_of_chain, "run.html", "_run.html")
 
 
-class _Details:
-    """Further facts about a run, all read at the same time once its operations are known. What
-    cannot be read is left out, because the page is worth more than an error page."""
-
-    def __init__(self, api: ManagementAPI, project_id: str, run: Run) -> None:
-        with_steps = [
-            partial(api.operation, project_id, operation.id) for operation in _most_relevant(run)
-        ]
-        calls: list[Callable[[], Any]] = [
-            lambda: api.events(project_id, limit=MAX_EVENTS, operation_id=run.first.id).items,
-            partial(_retries, api, project_id, run),
-            *with_steps,
-        ]
-        events, retries, *answers = each_or_none(lambda call: call(), calls)
-        self.retries: Sequence[Operation] = retries or ()
-        # As they were listed together, with the steps that were read later.
-        steps = {each.id: each.steps for each in answers if each}
-        self.run = Run([replace(each, steps=steps.get(each.id, ())) for each in run.operations])
-        self.requests = _requests(self.run, events or ())
+def _details(
+    api: ManagementAPI, project_id: str, run: Run
+) -> tuple[Run, Sequence[Event], Sequence[Operation]]:
+    """Return the run with its steps, what was requested, and its retries, all read at the same time
+    once its operations are known. What cannot be read is left out, because the page is worth more
+    than an error page."""
+    calls: list[Callable[[], Any]] = [
+        lambda: api.events(project_id, limit=MAX_EVENTS, operation_id=run.first.id).items,
+        partial(_retries, api, project_id, run),
+        *(partial(api.operation, project_id, operation.id) for operation in _most_relevant(run)),
+    ]
+    events, retries, *answers = each_or_none(lambda call: call(), calls)
+    # As they were listed together, with the steps that were read later.
+    steps = {each.id: each.steps for each in answers if each}
+    run = Run([replace(each, steps=steps.get(each.id, ())) for each in run.operations])
+    return run, _requests(run, events or ()), retries or ()
 
 
 def _most_relevant(run: Run) -> Sequence[Operation]:
@@ -156,13 +153,13 @@ def _page(
     request: ConsoleRequest,
     run: Run,
     read: tuple[Project, Sequence[Branch], Sequence[Endpoint]],
-    details: _Details | None = None,
+    requested: Sequence[Event] = (),
+    retries: Sequence[Operation] = (),
 ) -> Shown:
     project, branches, endpoints = read
     existing = Existing.of(endpoints, branches)
     names = {branch.id: branch.name for branch in branches}
-    events = details.requests if details else ()
-    requests = [event_row(event, existing, names) for event in events]
+    requests = [event_row(event, existing, names) for event in requested]
     context = {
         "project": project,
         "row": RunRow(project.id, run),
@@ -174,7 +171,7 @@ def _page(
         "things": things(project.id, run, names, existing),
         "asked": requests,
         "actor": _actor(run, requests),
-        "retries": retries_by_run(project.id, run, details.retries if details else ()),
+        "retries": retries_by_run(project.id, run, retries),
         "is_several": len(run.operations) > 1,
         # The idempotency key of a button, so that a double click acts only once.
         "once": new_once_token(),

@@ -69,7 +69,8 @@ def _page(request: ConsoleRequest, status: int, title: str, advice: str) -> Http
     if getattr(request, "htmx", None) and hasattr(request, "_messages"):
         messages.error(request, f"{title}. {advice}")
         return show_notices(request, status=status)
-    return render(request, "lost.html", {"title": title, "advice": advice}, status=status)
+    context = {"problem": {"title": title, "message": advice}, "is_gone": True}
+    return render(request, "problem.html", context, status=status)
 
 
 def show_problem(request: ConsoleRequest, problem: APIError) -> HttpResponse:

@@ -134,14 +134,17 @@ def heading(request: ConsoleRequest) -> str:
     return "h1" if not request.htmx or at == request.path else "h2"
 
 
-def show_secret(
-    request: ConsoleRequest, template: str, context: Mapping[str, object]
+def show_dialog(
+    request: ConsoleRequest,
+    template: str,
+    context: Mapping[str, object],
+    *,
+    title: str,
+    status: int = 200,
 ) -> HttpResponse:
-    """Answer a POST without a redirect, as no other answer may hold the secret. `template` is the
-    content of the dialog; on a page of its own, `secret.html` includes it."""
-    name = template if request.htmx else "secret.html"
-    shown = {**context, "secret_template": template, "heading": heading(request)}
-    return render(request, name, shown)
+    """Show a template: for htmx, as the content of the dialog; else on a page of its own."""
+    shown = {"title": title, **context, "content": template, "heading": heading(request)}
+    return render(request, template if request.htmx else "dialog.html", shown, status=status)
 
 
 def choices(request: ConsoleRequest, call: Callable[[], list[T]]) -> list[T]:

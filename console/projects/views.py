@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from django.http import HttpResponse
-from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
@@ -21,6 +20,7 @@ from console.endpoints.rows import ENDPOINT_ORDERS, endpoint_rows
 from console.pages.addresses import with_query
 from console.pages.listing import Listing, Order, listing
 from console.pages.live_regions import Polling, Shown, page_and_region, polling
+from console.pages.responses import show_dialog
 from console.projects.dashboard import (
     FAILED,
     GONE,
@@ -115,8 +115,7 @@ def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
         ),
         "has_more": bool(page.cursor),
     }
-    template = "_switcher.html" if request.htmx else "switcher.html"
-    return render(request, template, context)
+    return show_dialog(request, "_switcher.html", context, title="Switch project")
 
 
 def _contents(request: ConsoleRequest, project_id: str) -> Shown:

@@ -17,6 +17,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
+from console.pages.responses import show_dialog
 from console.query.csv_text import Row, write_csv
 from console.query.place import (
     PLACE,
@@ -249,16 +250,16 @@ def export(request: ConsoleRequest, project_id: str) -> HttpResponseBase:
     back = f"{reverse('tables', args=[project_id])}?{query_of(given, (*PLACE, *ROWS))}"
     table = read_table(given.get("table", ""))
     if require_perch(request) or table is None:
-        return _not_exported(request, back, "Choose a table.")
+        return refusal_page(request, "Choose a table.", back)
     try:
         uri = connection_uri(request, project_id, chosen_place(given))
         pages = _pages(request, uri, table, given)
         # A failure of the first page can still be shown.
         first = next(pages)
     except PlaceRefused as refused:
-        return _not_exported(request, back, str(refused))
+        return refusal_page(request, str(refused), back)
     except SqlFailed as failure:
-        return _not_exported(request, back, failure_words(failure))
+        return refusal_page(request, failure_words(failure), back)
 
     def lines() -> Iterator[str]:
         yield first
@@ -272,8 +273,9 @@ def export(request: ConsoleRequest, project_id: str) -> HttpResponseBase:
     )
 
 
-def _not_exported(request: ConsoleRequest, back: str, words: str) -> HttpResponse:
-    return render(request, "table_problem.html", {"words": words, "back": back}, status=422)
+def refusal_page(request: ConsoleRequest, words: str, back: str) -> HttpResponse:
+    context = {"words": words, "back": back}
+    return show_dialog(request, "_table_problem.html", context, title="Not possible", status=422)
 
 
 def _pages(request: ConsoleRequest, uri: str, table: Table, given: dict[str, str]) -> Iterator[str]:
