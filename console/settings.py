@@ -16,10 +16,6 @@ def env(name: str, default: str = "") -> str:
     return os.environ.get(name, "").strip() or default
 
 
-def envbool(name: str, *, default: bool) -> bool:
-    return env(name, str(default)).lower() in ("1", "true", "yes", "on")
-
-
 def envfloat(name: str, default: float) -> float:
     return float(env(name, str(default)))
 
@@ -62,7 +58,7 @@ IS_INSTALLED = (ROOT / "perch" / "manage.py").is_file()
 # The directory that holds `templates` and `static`: the checkout, or the wheel's package `perch`.
 BASE_DIR = ROOT / "perch" if IS_INSTALLED else ROOT
 
-DEBUG = envbool("PERCH_DEBUG", default=False)
+DEBUG = env("PERCH_DEBUG").lower() in ("1", "true", "yes", "on")
 # Signs forms and encrypts the cookie that holds the user's API key. console.wsgi requires it.
 SECRET_KEY = envsecret("PERCH_SECRET_KEY") or ("only-for-debugging" if DEBUG else "")
 # Keys that were SECRET_KEY before: sessions and forms that were made with them go on.

@@ -4,14 +4,7 @@ from django.urls import path
 from django.views.generic import RedirectView
 
 from console import bundles
-from console.account import (
-    api_keys,
-    palette,
-    preferences,
-    service_status,
-    sign_in,
-    webhooks,
-)
+from console.account import api_keys, palette, preferences, service_status, sign_in, webhooks
 from console.branches import catalog, moments, schema, snapshots
 from console.branches import changes as branch_changes
 from console.branches import detail as branch

@@ -1,7 +1,6 @@
 """The preferences of a reader in this browser: the theme, and whether single keys are shortcuts.
 
-Each is in a cookie of its own. The server reads them, so that no page is drawn twice.
-"""
+Each is in a cookie of its own. The server reads them, so that no page is drawn twice."""
 
 from django import forms
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from django.http import HttpResponse
 from django.urls import reverse
@@ -13,14 +12,7 @@ from console.api.resources.service_status import Host
 from console.forms.fields import ConfirmForm
 from console.pages.live_regions import Polling, Shown, page_and_region
 from console.pages.problems import problems_beside
-from console.pages.responses import (
-    FormPage,
-    act,
-    choices,
-    done,
-    show_confirmation,
-    show_form,
-)
+from console.pages.responses import FormPage, act, choices, done, show_confirmation, show_form
 from console.pages.statuses import Status
 from console.request import ConsoleRequest
 
@@ -28,11 +20,6 @@ from console.request import ConsoleRequest
 POLL_INTERVAL_MS = 5_000
 RUNNING = Status("running", "Up", "awake", "good")
 SILENT = Status("silent", "Not responding", "cross", "bad")
-LANES = {
-    "wakes": "Wakes",
-    "requests": "Requests",
-    "upkeep": "Upkeep",
-}
 
 
 @dataclass(frozen=True)
@@ -57,10 +44,6 @@ class HostRow:
     def may_be_lost(self) -> bool:
         """Whether the server would accept that it is declared lost."""
         return "worker" in self.host.missing and not self.host.lost
-
-    @property
-    def queues(self) -> list[tuple[str, Any]]:
-        return [(LANES.get(lane.name, lane.name), lane) for lane in self.host.lanes]
 
     @property
     def is_short_of_disk(self) -> bool:

@@ -47,8 +47,8 @@ class WebhookForm(forms.Form):
         help_text="Select none to receive all events, including new types.",
     )
 
-    def __init__(self, data: Any = None, *, initial: Any = None) -> None:
-        super().__init__(data, initial=initial)
+    def __init__(self, data: Any = None) -> None:
+        super().__init__(data)
         cast(forms.MultipleChoiceField, self.fields["event_types"]).choices = [
             (group, [(kind.value, kind.label) for kind in kinds]) for group, kinds in GROUPS.items()
         ]
@@ -56,14 +56,6 @@ class WebhookForm(forms.Form):
     def offer_projects(self, projects: Iterable[Project]) -> None:
         every = ("", "All projects")
         offer(self, "project_id", [every, *((one.id, project_in_list(one)) for one in projects)])
-
-
-class WebhookEditForm(WebhookForm):
-    """Changes a webhook. The API could change its project, but not to all projects again."""
-
-    def __init__(self, data: Any = None, *, initial: Any = None) -> None:
-        super().__init__(data, initial=initial)
-        del self.fields["project_id"]
 
 
 # The page of a webhook shows this many of its latest deliveries.
@@ -112,16 +104,17 @@ def edit(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         submit="Save",
         back=reverse("webhook", args=[webhook_id]),
     )
+    form = WebhookForm(request.POST or None)
+    # The API could change its project, but not to all projects again.
+    del form.fields["project_id"]
     if request.method != "POST":
         found = request.api.webhooks.get(webhook_id)
-        initial = {
+        form.initial = {
             "url": found.url,
             "description": found.description,
             "event_types": [one for one in found.event_types if one != ALL_EVENTS],
         }
-        return show_form(request, WebhookEditForm(initial=initial), page)
-    form = WebhookEditForm(request.POST)
-    if form.is_valid():
+    elif form.is_valid():
         with problems_beside(form, "url"):
             request.api.webhooks.update(webhook_id, body_of(form, "webhook_edit"))
             return done(request, page.back, "Webhook changed.", is_live=False)

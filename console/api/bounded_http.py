@@ -1,8 +1,7 @@
 """HTTP answers with bounds on time, length and decoded size.
 
 `requests` bounds only the time between two bytes, and no length: a server that sends slowly could
-hold its caller for as long as it likes. Decoded JSON takes many times the memory of its text.
-"""
+hold its caller for as long as it likes. Decoded JSON takes many times the memory of its text."""
 
 import http.client
 import io

@@ -2,8 +2,7 @@
 
 Reading is tolerant, so that the console also works with other servers of this API: unknown fields
 are ignored, absent ones get a harmless value, and enum values stay strings. An answer is refused
-only if a resource in it lacks its id, or another field that the console cannot do without.
-"""
+only if a resource in it lacks its id, or another field that the console cannot do without."""
 
 import html
 import re

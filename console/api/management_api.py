@@ -18,12 +18,11 @@ from console.api.fields import (
     stamp,
     text,
 )
-from console.api.resources.api_keys import ApiKey, KeyLimits, NewApiKey, OwnKey, User
+from console.api.resources.api_keys import ApiKey, NewApiKey, OwnKey, User
 from console.api.resources.branches import (
     Branch,
     BranchCalls,
     CatalogCalls,
-    Database,
     SnapshotCalls,
 )
 from console.api.resources.endpoints import Endpoint, Metrics, PgSetting, Session
@@ -113,13 +112,7 @@ class ManagementAPI(Calls):
     def create_api_key(self, body: JSONObject) -> NewApiKey:
         """Create a key. A server whose keys cannot be limited makes one without these limits."""
         data = mapping(self._transport.send("POST", "api_keys", body=body))
-        key_id = data.get("id")
-        return NewApiKey(
-            id=key_id if isinstance(key_id, int) else 0,
-            name=text(data, "name") or text(body, "key_name"),
-            key=required(data, "key"),
-            limits=KeyLimits.read(data),
-        )
+        return NewApiKey.read({**data, "name": text(data, "name") or text(body, "key_name")})
 
     def revoke_api_key(self, key_id: int) -> None:
         self._transport.send("DELETE", "api_keys", str(key_id))
@@ -208,11 +201,10 @@ class ManagementAPI(Calls):
         )
         return Endpoint.read(one(data, "endpoint"))
 
-    def start_endpoint(self, project_id: str, endpoint_id: str) -> None:
-        self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, "start")
-
-    def suspend_endpoint(self, project_id: str, endpoint_id: str) -> None:
-        self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, "suspend")
+    def run_endpoint(
+        self, project_id: str, endpoint_id: str, verb: Literal["start", "suspend", "restart"]
+    ) -> None:
+        self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, verb)
 
     def delete_endpoint(self, project_id: str, endpoint_id: str) -> None:
         self._transport.send("DELETE", "projects", project_id, "endpoints", endpoint_id)
@@ -237,16 +229,7 @@ class ManagementAPI(Calls):
             data = self._transport.get(*path, query={"from": stamp(since), "step": step})
         return Metrics.read(one(data, "metrics"))
 
-    def restart_endpoint(self, project_id: str, endpoint_id: str) -> None:
-        self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, "restart")
-
     # Connecting
-
-    def roles(self, project_id: str, branch_id: str) -> list[str]:
-        return [role.name for role in self.catalog.roles(project_id, branch_id)]
-
-    def databases(self, project_id: str, branch_id: str) -> list[Database]:
-        return self.catalog.databases(project_id, branch_id)
 
     def connection_uri(
         self,

@@ -164,7 +164,7 @@ def create_database(request: ConsoleRequest, project_id: str, branch_id: str) ->
             body = body_of(form, "database_create")
             request.api.catalog.create_database(project_id, branch_id, body)
             return done(request, url, f"Started creating database {form.cleaned_data['name']}.")
-    owners = choices(request, lambda: request.api.roles(project_id, branch_id))
+    owners = choices(request, lambda: request.api.catalog.role_names(project_id, branch_id))
     form.offer_owners(owners)
     page = FormPage(
         title="Create database",
@@ -190,7 +190,7 @@ def edit_database(request: ConsoleRequest, project_id: str, branch_id: str) -> H
             words = f"Started changing database {name}." if changes else "Nothing was changed."
             return done(request, url, words)
     owners, found = in_parallel(
-        lambda: choices(request, lambda: request.api.roles(project_id, branch_id)),
+        lambda: choices(request, lambda: request.api.catalog.role_names(project_id, branch_id)),
         lambda: choices(request, lambda: [_database(request, project_id, branch_id, name)]),
     )
     form.initial["name"] = name
@@ -238,7 +238,7 @@ def delete_database(request: ConsoleRequest, project_id: str, branch_id: str) ->
 
 def _database(request: ConsoleRequest, project_id: str, branch_id: str, name: str) -> Database:
     """Return the database of that name. Raises NotFound."""
-    for database in request.api.databases(project_id, branch_id):
+    for database in request.api.catalog.databases(project_id, branch_id):
         if database.name == name:
             return database
     raise NotFound("database not found", status=404)

@@ -33,15 +33,6 @@ NO_HISTORY_YET = "No history yet. It begins with the first full copy of the data
 
 
 @dataclass(frozen=True)
-class Slider:
-    """The steps of the slider over the band, counted from its left end."""
-
-    # Seconds.
-    step: int
-    steps: int
-
-
-@dataclass(frozen=True)
 class Band:
     # The first and the last moment, exact to the microsecond.
     earliest: str
@@ -57,7 +48,9 @@ class Band:
     removals: Sequence[str]
     axis: Sequence[Mark]
     summary: str
-    slider: Slider
+    # The slider over the band: the seconds of a step, and how many steps it has.
+    step: int
+    steps: int
     # The place of the chosen moment; "" if none is chosen.
     chosen: str
 
@@ -93,7 +86,8 @@ def band(history: History, *, chosen: datetime | None = None) -> Band | None:
         removals=_places(scale, [one.at for one in history.removals]),
         axis=scale.marks_of_day(most=MAX_TIMES),
         summary=summary(history),
-        slider=Slider(step, ceil(scale.seconds / step)),
+        step=step,
+        steps=ceil(scale.seconds / step),
         chosen=next(iter(_places(scale, [chosen] if chosen else [])), ""),
     )
 
@@ -201,17 +195,10 @@ ONE_MICROSECOND = timedelta(microseconds=1)
 MAX_SHOWN = 10
 
 
-@dataclass(frozen=True)
-class Undo:
-    """A commit that removed tables, and the moment just before it."""
-
-    removal: Removal
-    before: str
-
-
-def undos(history: History) -> Sequence[Undo]:
+def undos(history: History) -> list[tuple[Removal, str]]:
+    """Return the commits that removed tables, each with the moment just before it."""
     newest = list(reversed(history.removals))[:MAX_SHOWN]
-    return [Undo(one, PastMoment(one.at - ONE_MICROSECOND).text) for one in newest]
+    return [(one, PastMoment(one.at - ONE_MICROSECOND).text) for one in newest]
 
 
 def newest_history(

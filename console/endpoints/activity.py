@@ -1,8 +1,7 @@
 """An endpoint's activity: when it was active and when idle, as strips, sentences and rows.
 
 The history comes from the API's events or, if the server has none, from the endpoint's operations.
-The time before the oldest of them is shown as unknown.
-"""
+The time before the oldest of them is shown as unknown."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
 """An endpoint's metrics as charts, which the server draws as SVG, with their rows for tables.
 
 Lines are drawn in steps, as each point stands for a period. They have a gap where the endpoint did
-not run.
-"""
+not run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -226,15 +226,15 @@ def _read(
     endpoint, project, roles, databases, branch_name = in_parallel(
         lambda: api.endpoint(project_id, endpoint_id),
         lambda: None if request.htmx else api.project(project_id),
-        or_none(lambda: api.roles(project_id, branch_id) if branch_id else None),
-        or_none(lambda: api.databases(project_id, branch_id) if branch_id else None),
+        or_none(lambda: api.catalog.role_names(project_id, branch_id) if branch_id else None),
+        or_none(lambda: api.catalog.databases(project_id, branch_id) if branch_id else None),
         or_none(lambda: name(branch_id) if branch_id else None),
     )
     is_missing = roles is None or databases is None or branch_name is None
     if is_missing or endpoint.branch_id != branch_id:
         roles, databases, branch_name = in_parallel(
-            lambda: api.roles(project_id, endpoint.branch_id),
-            lambda: api.databases(project_id, endpoint.branch_id),
+            lambda: api.catalog.role_names(project_id, endpoint.branch_id),
+            lambda: api.catalog.databases(project_id, endpoint.branch_id),
             lambda: name(endpoint.branch_id),
         )
     if not (roles and databases):

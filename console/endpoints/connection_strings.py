@@ -1,8 +1,7 @@
 """A connection's URI in the forms that users paste into their programs.
 
 Each form works as it is, with nothing to fill in. If the endpoint's own host name may not resolve,
-the API's URI has a host name that does, and its `options` name the endpoint.
-"""
+the API's URI has a host name that does, and its `options` name the endpoint."""
 
 import json
 import shlex

@@ -163,10 +163,6 @@ class Thing:
         return next((link for link in self.lead.links if link.kind == "run"), None)
 
     @cached_property
-    def project_id(self) -> str:
-        return self.lead.event.project_id
-
-    @cached_property
     def in_order(self) -> Sequence[EventRow]:
         """The events, the oldest first."""
         return self.rows[::-1]

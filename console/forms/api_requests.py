@@ -41,7 +41,7 @@ QUOTA_NAMES = (
     "data_transfer_bytes",
     "logical_size_bytes",
 )
-BODIES: Mapping[str, Body] = {
+BODIES: dict[str, Body] = {
     "project_create": Body(
         {
             "name": "project.name",
@@ -169,11 +169,7 @@ FIELDS_OF_ATTRIBUTES = {
 
 def body_of(form: forms.Form, url_name: str, **known: Any) -> dict[str, Any]:
     """Return the body of the valid form's request. The `known` values take the place of fields'."""
-    return fill(BODIES[url_name], form, known)
-
-
-def fill(shape: Body, form: forms.Form, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body with each value in its place."""
+    shape = BODIES[url_name]
     names = {*shape.fields, *shape.ticked}
     values = {**{name: _value(form, name, shape) for name in names}, **known}
     body: dict[str, Any] = deepcopy(dict(shape.always))

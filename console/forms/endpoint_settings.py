@@ -2,8 +2,7 @@
 
 Forms, their requests, the rows of an endpoint's page, and the words of events and errors derive
 from it. The names are the API's. A setting that a server does not return is neither
-shown nor offered, so that the console works with every server of the API.
-"""
+shown nor offered, so that the console works with every server of the API."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -71,9 +71,6 @@ def lines_of(text: str) -> list[str]:
 class LinesField(forms.CharField):
     """A list, one entry per line."""
 
-    def __init__(self, **named: Any) -> None:
-        super().__init__(strip=False, **named)
-
     def to_python(self, value: Any) -> Any:
         return value if isinstance(value, list) else lines_of(str(value or ""))
 

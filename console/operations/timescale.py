@@ -1,8 +1,7 @@
 """A period as a width: the places of moments in it, and the marks of its axis.
 
 It is for pictures that the server draws as SVG. Positions are in percent, so that they fit any
-width.
-"""
+width."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

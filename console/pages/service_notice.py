@@ -1,8 +1,7 @@
 """Words on every page when a worker or a proxy is down.
 
 When a page is opened, its process asks the server for its status in the background, with the
-user's key, at most every few seconds. No page waits for the answer: each shows what is known.
-"""
+user's key, at most every few seconds. No page waits for the answer: each shows what is known."""
 
 import logging
 import threading

@@ -42,8 +42,6 @@ class Totals:
     states: Sequence[tuple[Status, int]]
     unfinished: int
     failed: int
-    woke: int
-    slept: int
 
 
 def _counted(counts: Sequence[tuple[Status, int]]) -> list[tuple[Status, int]]:
@@ -104,8 +102,6 @@ def totals(rows: Sequence[ProjectRow]) -> Totals:
         states=_counted([(state, states[state]) for state in (ACTIVE, IDLE, STOPPED)]),
         unfinished=sum(row.unfinished or 0 for row in rows),
         failed=sum(row.failed for row in rows),
-        woke=sum(row.woke for row in rows),
-        slept=sum(row.slept for row in rows),
     )
 
 

@@ -67,6 +67,7 @@ class AddressesForm(SettingsForm):
     ips = LinesField(
         label="Addresses",
         required=False,
+        strip=False,
         widget=forms.Textarea(attrs={**PLAIN, "rows": 5}),
     )
     protected_branches_only = forms.BooleanField(

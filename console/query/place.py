@@ -89,7 +89,8 @@ def offer_places(request: ConsoleRequest, project_id: str, form: PlaceForm) -> d
     form.initial.setdefault("branch", chosen)
     if chosen:
         databases, roles = in_parallel(
-            lambda: api.databases(project_id, chosen), lambda: api.roles(project_id, chosen)
+            lambda: api.catalog.databases(project_id, chosen),
+            lambda: api.catalog.role_names(project_id, chosen),
         )
         if request.POST.get("act") == "choose":
             # What was chosen on another branch may not exist on this one.

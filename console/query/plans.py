@@ -1,7 +1,6 @@
 """A plan of EXPLAIN (FORMAT JSON) as a tree: what each step does, and its share of the whole.
 
-The plan comes from a server that is not trusted, so missing and wrong values must do no harm.
-"""
+The plan comes from a server that is not trusted, so missing and wrong values must do no harm."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -2,8 +2,7 @@
 
 So the console needs no database driver, and a query wakes an idle endpoint. The address is that of
 the API's connection string, which is untrusted: the console uses only TLS, and connects to
-loopback addresses only if the API is at one as well.
-"""
+loopback addresses only if the API is at one as well."""
 
 import logging
 import re

@@ -14,12 +14,7 @@ from console.pages.responses import READ_ONLY, crumbs
 from console.query.csv_text import UnreadableCsv, read_csv
 from console.query.place import PlaceRefused, chosen_place, failure_words, run
 from console.query.sql_over_http import Query, SqlFailed
-from console.query.table_changes import (
-    Refused,
-    branch_name,
-    described_table,
-    table_url,
-)
+from console.query.table_changes import Refused, branch_name, described_table, table_url
 from console.query.table_description import Description, TableColumn, read_table
 from console.query.views import require_perch
 from console.request import ConsoleRequest

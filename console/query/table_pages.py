@@ -2,8 +2,7 @@
 
 A page begins after a row, which is named by its values in the sorted column and in the key. So the
 thousandth page costs as much as the first. Names are in addresses: a long value is named by its
-digest there.
-"""
+digest there."""
 
 import json
 from collections.abc import Sequence

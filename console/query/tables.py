@@ -1,8 +1,7 @@
 """The page of tables: rows with a filter, sorted, in pages. Rows are changed by SQL that is shown
 before it runs; CSV is imported and exported.
 
-The place, the table and the page are in the address, so that it can be kept and sent to others.
-"""
+The place, the table and the page are in the address, so that it can be kept and sent to others."""
 
 import re
 import sys

@@ -1,7 +1,6 @@
 """The query page: SQL on a branch as one of its roles, and the tree of its tables.
 
-Nothing is stored on the server: what is typed is sent with the form, and results are shown once.
-"""
+Nothing is stored on the server: what is typed is sent with the form, and results are shown once."""
 
 import time
 from typing import Any

@@ -1,8 +1,7 @@
 """The session: this browser's sign-ins. It is stored only in an encrypted cookie.
 
 A session may hold several sign-ins, to several servers or with several keys. One of them is the
-present one. Each sign-in has an id, by which it can be ended for every copy of the cookie.
-"""
+present one. Each sign-in has an id, by which it can be ended for every copy of the cookie."""
 
 import base64
 import json
@@ -144,20 +143,10 @@ class SessionStore(SessionBase):
         self._session_key = _fernet().encrypt(text.encode()).decode()
         self.modified = True
 
-    def exists(self, session_key: str) -> bool:
-        return False
-
     def delete(self, session_key: str | None = None) -> None:
         self._session_key = ""
         self._session_cache: dict[str, Any] = {}
         self.modified = True
-
-    def cycle_key(self) -> None:
-        self.save()
-
-    @classmethod
-    def clear_expired(cls) -> None:
-        pass
 
 
 def sign_ins(request: HttpRequest) -> list[SignIn]:

@@ -14,7 +14,7 @@ from console.endpoints.forms import (
     SizeSelect,
     SuspendSelect,
 )
-from console.forms.api_requests import BODIES, FIELDS_OF_ATTRIBUTES, Body, body_of, fill
+from console.forms.api_requests import BODIES, FIELDS_OF_ATTRIBUTES, Body, body_of
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS, EndpointSetting, setting_rows
 from console.forms.fields import WORDS_OF_ATTRIBUTES
 from tests.console.conftest import Misbehaving, Person
@@ -93,7 +93,7 @@ def test_only_changed_values_are_sent() -> None:
         assert body_of(form, "endpoint_settings").get("endpoint", {}) == sent
 
 
-def test_a_declaration_is_enough_for_a_form() -> None:
+def test_a_declaration_is_enough_for_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
     class Invented(SettingFields):
         offered = (
             INVENTED,
@@ -103,7 +103,8 @@ def test_a_declaration_is_enough_for_a_form() -> None:
     form = Invented({"awake": "on", "seats": ""})
     assert form.is_valid()
     body = Body({one.field: one.attribute for one in form.offered})
-    assert fill(body, form, {}) == {"awake": True}
+    monkeypatch.setitem(BODIES, "invented", body)
+    assert body_of(form, "invented") == {"awake": True}
     assert not Invented({"seats": "many"}).is_valid()
 
 

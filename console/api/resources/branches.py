@@ -115,6 +115,9 @@ class CatalogCalls(Calls):
     def roles(self, project_id: str, branch_id: str) -> list[Role]:
         return self._list(Role, *_path(project_id, branch_id, "roles"))
 
+    def role_names(self, project_id: str, branch_id: str) -> list[str]:
+        return [role.name for role in self.roles(project_id, branch_id)]
+
     def create_role(self, project_id: str, branch_id: str, body: JSONObject) -> str:
         """Create a role. Returns its password."""
         path = _path(project_id, branch_id, "roles")

@@ -29,7 +29,6 @@ class Endpoint(Resource):
     branch_id: OtherId
     region_id: str
     type: str
-    proxy_host: str
     min_cu: Annotated[float, "autoscaling_limit_min_cu"]
     max_cu: Annotated[float, "autoscaling_limit_max_cu"]
     current_state: str

@@ -1,7 +1,6 @@
 """A branch's history: its past moments, and the management API's calls for them.
 
-Only Perch has these calls. Fields that a server does not report are empty or None.
-"""
+Only Perch has these calls. Fields that a server does not report are empty or None."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,11 +41,8 @@ class PastMoment:
     @property
     def text(self) -> str:
         """The moment as the API reads it, exact to the microsecond."""
-        return self.lsn or exact(self.at)
-
-
-def exact(at: datetime | None) -> str:
-    return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if at else ""
+        at = self.at and self.at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        return self.lsn or at or ""
 
 
 def _timed(kind: type[Resource], time: str = "at") -> Reader:
@@ -68,7 +64,6 @@ Amount = Annotated[int, lambda data, name: whole(data, name) or 0]
 @dataclass(frozen=True)
 class Base(Resource):
     at: Moment
-    lsn: str
     # Bytes, as if it shared no blocks.
     size: Annotated[int | None, "bytes"]
 

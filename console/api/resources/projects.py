@@ -5,16 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
-from console.api.fields import (
-    Id,
-    JSONObject,
-    NameOrId,
-    Resource,
-    count,
-    inner,
-    required,
-    text,
-)
+from console.api.fields import Id, JSONObject, NameOrId, Resource, count, inner, required, text
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from console.api.fields import (
-    JSONObject,
-    Resource,
-    count,
-    inner,
-    mapping,
-    objects,
-    required,
-    text,
-)
+from console.api.fields import JSONObject, Resource, count, inner, mapping, objects, required, text
 from console.api.transport import Calls, may_be_missing
 
 

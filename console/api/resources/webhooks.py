@@ -12,7 +12,6 @@ from console.api.fields import (
     Resource,
     inner,
     limiting_id,
-    moment,
     objects,
     one,
     text,
@@ -61,8 +60,7 @@ class Delivery(Resource):
     attempts: int
     created_at: datetime | None
     next_attempt_at: datetime | None
-    # About the last attempt: when it was, the receiver's status, and why it failed.
-    attempted_at: Annotated[datetime | None, lambda data, _: moment(_last(data), "at")]
+    # About the last attempt: the receiver's status, and why it failed.
     response_status: Annotated[int | None, lambda data, _: whole(_last(data), "status_code")]
     error: Annotated[str, lambda data, name: text(_last(data), name)]
 
