@@ -15,10 +15,10 @@ from console.api.management_api import ManagementAPI
 from console.api.parallel import in_parallel
 from console.api.resources.api_keys import OwnKey, User
 from console.api.transport import Server, default_server, find_server, servers
-from console.forms.fields import EmptyForm, offer
+from console.forms.fields import offer
 from console.pages.addresses import back
-from console.pages.problems import problems_beside, spell_out
-from console.pages.responses import FormPage, done, show_form
+from console.pages.problems import spell_out
+from console.pages.responses import FormPage, done, show_confirmation
 from console.request import ConsoleRequest, public
 from console.sign_in import one_time_links, sessions
 from console.sign_in.sessions import Account
@@ -136,10 +136,6 @@ def sign_out(request: ConsoleRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def sign_out_everywhere(request: ConsoleRequest) -> HttpResponse:
-    form = EmptyForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            return _signed_out_everywhere(request)
     page = FormPage(
         title="Sign out everywhere",
         intro="Signs out every browser that is signed in to this console with the same key. "
@@ -147,7 +143,7 @@ def sign_out_everywhere(request: ConsoleRequest) -> HttpResponse:
         back=back(request, reverse("dashboard")),
         is_reading=True,
     )
-    return show_form(request, form, page)
+    return show_confirmation(request, lambda: page, lambda: _signed_out_everywhere(request))
 
 
 def _signed_out_everywhere(request: ConsoleRequest) -> HttpResponse:

@@ -112,22 +112,20 @@ def delete_role(request: ConsoleRequest, project_id: str, branch_id: str) -> Htt
 
 
 def _role_deletion(name: str, branch_name: str, url: str, owned: Sequence[str] = ()) -> FormPage:
-    if owned:
-        are_many = len(owned) > 1
-        return FormPage(
-            title=f"Delete role {name}",
-            submit="Delete role",
-            back=url,
-            blocked=f"{name} owns the database{'s' * are_many} {', '.join(owned)}. "
-            f"Give {'these databases' if are_many else 'the database'} another owner first.",
-        )
+    are_many = len(owned) > 1
     return FormPage(
         title=f"Delete role {name}",
-        intro=f"On {branch_name}, this permanently deletes:",
+        intro="" if owned else f"On {branch_name}, this permanently deletes:",
         submit="Delete role",
         danger=True,
         back=url,
-        losses=(
+        blocked=f"{name} owns the database{'s' * are_many} {', '.join(owned)}. "
+        f"Give {'these databases' if are_many else 'the database'} another owner first."
+        if owned
+        else "",
+        losses=()
+        if owned
+        else (
             Loss("Password", f"nobody can connect as {name}"),
             Loss("Connections", "closed at once"),
         ),

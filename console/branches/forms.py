@@ -18,6 +18,7 @@ from console.forms.fields import (
     offer,
     offer_branches,
 )
+from console.forms.losses import listed
 from console.templatetags.console_tags import to_the_millisecond
 
 
@@ -205,7 +206,4 @@ MAX_LISTED_NAMES = 5
 
 
 def name_list(branches: Sequence[Branch]) -> str:
-    """Return the branches' names, as words of a sentence."""
-    shown = ", ".join(f"{branch.name}" for branch in branches[:MAX_LISTED_NAMES])
-    more = len(branches) - MAX_LISTED_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
+    return listed([branch.name for branch in branches], MAX_LISTED_NAMES)

@@ -61,7 +61,14 @@ def restore(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpR
     form = SnapshotRestoreForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
-            return _restore(request, project_id, snapshot_id, form)
+            body = body_of(form, "snapshot_restore")
+            restored_id = request.api.snapshots.restore(project_id, snapshot_id, body)
+            words = (
+                "Started restoring the branch from the snapshot."
+                if form.cleaned_data["target_id"]
+                else "Started creating a branch from the snapshot."
+            )
+            return done(request, reverse("branch", args=[project_id, restored_id]), words)
     snapshots, branches = in_parallel(
         lambda: choices(request, lambda: _list_of_one(request, project_id, snapshot_id)),
         lambda: choices(request, lambda: request.api.branches(project_id)),
@@ -78,19 +85,6 @@ def restore(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpR
         back=url,
     )
     return show_form(request, form, page)
-
-
-def _restore(
-    request: ConsoleRequest, project_id: str, snapshot_id: str, form: SnapshotRestoreForm
-) -> HttpResponse:
-    body = body_of(form, "snapshot_restore")
-    branch_id = request.api.snapshots.restore(project_id, snapshot_id, body)
-    words = (
-        "Started restoring the branch from the snapshot."
-        if form.cleaned_data["target_id"]
-        else "Started creating a branch from the snapshot."
-    )
-    return done(request, reverse("branch", args=[project_id, branch_id]), words)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -10,7 +10,7 @@ from console.operations.runs import OperationRow, Run, operation_rows
 from console.operations.steps import broken_off_in, step_rows
 from console.operations.waterfall import span_of
 from console.pages.addresses import Existing, url_or_none
-from console.pages.statuses import Status, is_unfinished, lasting_words, not_run_for, operation_name
+from console.pages.statuses import is_unfinished, lasting_words, not_run_for, operation_name
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,6 @@ class RunRow:
     run: Run
     # What is wrong with it, although nothing has failed.
     warning: str = ""
-
-    @cached_property
-    def title(self) -> str:
-        return self.run.title
-
-    @cached_property
-    def status(self) -> Status:
-        return self.run.status
 
     @cached_property
     def operations(self) -> Sequence[OperationRow]:
@@ -61,7 +53,7 @@ class RunRow:
     @property
     def went_wrong(self) -> bool:
         """Whether its error is that of a failure, even if of one attempt, and not of a cancel."""
-        return self.status.tone in ("bad", "pending") and self.status.value != "cancelling"
+        return self.run.status.tone in ("bad", "pending") and self.run.status.value != "cancelling"
 
     @property
     def failures_count(self) -> int:

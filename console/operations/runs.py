@@ -4,6 +4,7 @@ server that knows no chains, each operation is a run of its own."""
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import groupby
 
 from console.api.resources.operations import Actor, Operation
@@ -99,7 +100,7 @@ class Run:
     def kind(self) -> str:
         return self.first.kind
 
-    @property
+    @cached_property
     def title(self) -> str:
         """What was requested, in words; without the server's, the names of its operations."""
         if self.first.title:
@@ -111,7 +112,7 @@ class Run:
     def initiator(self) -> Actor | None:
         return self.first.initiator
 
-    @property
+    @cached_property
     def status(self) -> Status:
         return _status([operation_status(operation) for operation in self.operations])
 

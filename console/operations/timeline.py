@@ -42,11 +42,11 @@ class TimelineLane:
     @property
     def drawn(self) -> Sequence[TimelineRun]:
         """The runs, failed ones last, so that no other is drawn over their marks."""
-        return sorted(self.runs, key=lambda run: run.row.status.tone == "bad")
+        return sorted(self.runs, key=lambda run: run.row.run.status.tone == "bad")
 
     @property
     def failed(self) -> int:
-        return sum(run.row.status.tone == "bad" for run in self.runs)
+        return sum(run.row.run.status.tone == "bad" for run in self.runs)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def timeline(
         marks=marks,
         lines=lines(marks),
         newest_first=[row.run.id for row in rows],
-        failed=sum(row.status.tone == "bad" for row in rows),
+        failed=sum(row.run.status.tone == "bad" for row in rows),
         is_cut=len(newest_first) >= MAX_OPERATIONS,
     )
 
