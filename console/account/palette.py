@@ -90,7 +90,12 @@ def go(request: ConsoleRequest) -> HttpResponse:
     others = [project for project in projects if project.id != here][:MAX_SEARCHED_PROJECTS]
     if only_elsewhere:
         return render(request, "_palette_goals.html", {"goals": _elsewhere(request, others)})
-    goals = [*of_project, *_pages(account), *_projects(projects), *_of_console(account)]
+    goals = [
+        *of_project,
+        *_pages(account),
+        *(Goal(one.name, reverse("project", args=[one.id]), "project", one.id) for one in projects),
+        *_of_console(account),
+    ]
     if query:
         goals += _elsewhere(request, others)
     wanted = " ".join(query.lower().split())
@@ -130,11 +135,6 @@ def _of_console(account: Account) -> Iterator[Goal]:
     yield Goal("Preferences", reverse("preferences"), "action", "dark light theme")
     yield Goal("Keyboard shortcuts", reverse("shortcuts"), "page", "keys help")
     yield Goal("Sign in with another key", reverse("sign_in"), "action", "account server")
-
-
-def _projects(projects: Iterable[Project]) -> Iterator[Goal]:
-    for project in projects:
-        yield Goal(project.name, reverse("project", args=[project.id]), "project", project.id)
 
 
 def _here(request: ConsoleRequest, project_id: str) -> Iterator[Goal]:

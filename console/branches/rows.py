@@ -91,7 +91,7 @@ class BranchRow:
             name=branch.name,
             is_default=branch.default,
             is_protected=branch.protected,
-            level=self.level if self.is_too_deep_to_draw else 0,
+            level=self.level if self.level > MAX_DRAWN_DEPTH else 0,
             pending=self.pending,
             was_not_created=self.was_not_created,
             parent_id=self.parent.id if self.parent else "",
@@ -105,10 +105,6 @@ class BranchRow:
             endpoint_pending=row.pending if row else "",
             failed_start_id=row.failed_start.id if row and row.failed_start else "",
         )
-
-    @property
-    def is_too_deep_to_draw(self) -> bool:
-        return self.level > MAX_DRAWN_DEPTH
 
 
 def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) -> list[BranchRow]:

@@ -111,10 +111,6 @@ class Thing:
         return self._look[0]
 
     @cached_property
-    def label(self) -> str:
-        return self.lead.type.label
-
-    @cached_property
     def _look(self) -> tuple[str, str]:
         if self.ending in (FAILED, CANCELLED):
             return ENDINGS[self.ending]
@@ -161,11 +157,6 @@ class Thing:
     @cached_property
     def run(self) -> Link | None:
         return next((link for link in self.lead.links if link.kind == "run"), None)
-
-    @cached_property
-    def in_order(self) -> Sequence[EventRow]:
-        """The events, the oldest first."""
-        return self.rows[::-1]
 
 
 def things(newest_first: Iterable[EventRow]) -> list[Thing]:

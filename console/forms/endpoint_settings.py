@@ -69,10 +69,6 @@ def _suspends_after(endpoint: Endpoint) -> str:
     return f"{seconds} s" if rest else f"{whole_minutes} min"
 
 
-def _heartbeats(endpoint: Endpoint) -> str:
-    return "Ignored" if endpoint.returned.get("ignore_heartbeats") else "Keep it active"
-
-
 def _pooling(endpoint: Endpoint) -> str:
     if not endpoint.pooler_enabled:
         return "Only the -pooler host"
@@ -114,7 +110,7 @@ ENDPOINT_SETTINGS = (
         "SELECT 1 does not.",
         words="ignoring heartbeats",
         heading="Heartbeats",
-        shown=_heartbeats,
+        shown=lambda one: "Ignored" if one.returned.get("ignore_heartbeats") else "Keep it active",
     ),
     EndpointSetting(
         attribute="pooler_enabled",

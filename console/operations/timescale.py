@@ -92,6 +92,10 @@ class Scale:
         # A label at the edge would be cut off.
         return [Mark(percent(place), label) for place, label in placed if 8 < place < 92]
 
+    def offset_ms(self, at: datetime | None) -> int | None:
+        """Return the milliseconds from the beginning of the whole."""
+        return round((at - self.begin).total_seconds() * 1000) if at else None
+
     def place(self, at: datetime) -> float:
         """Return the place of a moment, in percent of the whole."""
         return (at - self.begin).total_seconds() / self.seconds * 100
