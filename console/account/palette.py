@@ -81,7 +81,8 @@ def go(request: ConsoleRequest) -> HttpResponse:
     sign_in = present(request)
     assert sign_in is not None, "only the signed in come here"
     query = request.GET.get("q", "")
-    here = request.GET.get("project") or _project_of(_current_path(request))
+    open_project = PROJECT_PATH.match(_current_path(request))
+    here = request.GET.get("project") or (open_project[1] if open_project else "")
     account = sign_in.account
     only_elsewhere = bool(request.htmx) and "elsewhere" in request.GET
     projects, of_project = in_parallel(
@@ -221,8 +222,3 @@ def _branch(project: Project, branch: Branch, where: str = "") -> Goal:
 
 def _current_path(request: ConsoleRequest) -> str:
     return (request.htmx.current_url_abs_path or "") if request.htmx else ""
-
-
-def _project_of(path: str) -> str:
-    found = PROJECT_PATH.match(path)
-    return found[1] if found else ""

@@ -44,12 +44,6 @@ class BranchContents:
     roles_by_sql: frozenset[str]
     databases_by_sql: frozenset[str]
 
-    @property
-    def can_be_steered(self) -> bool:
-        """Return whether the server filters operations by branch. Servers that offer cancel and
-        retry do."""
-        return any(operation.can_be_steered for operation in self.operations)
-
 
 def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchContents:
     """Read the branch. Raises NotFound if the list of branches does not contain it."""
@@ -133,6 +127,8 @@ HISTORY_POLL_INTERVAL_MS = 3_000
 def _contents(request: ConsoleRequest, project_id: str, branch_id: str) -> Shown:
     found = read_branch(request.api, project_id, branch_id)
     history = next(iter(found.history.items), None)
+    # Servers that offer cancel and retry filter operations by branch.
+    is_filtered = any(operation.can_be_steered for operation in found.operations)
     context = {
         "project": found.project,
         "here": reverse("branch", args=[project_id, branch_id]),
@@ -144,7 +140,7 @@ def _contents(request: ConsoleRequest, project_id: str, branch_id: str) -> Shown
         "history": history,
         "band": band(history) if history else None,
         "summary": summary(history) if history else "",
-        "operations_query": f"?branch_id={branch_id}" if found.can_be_steered else "",
+        "operations_query": f"?branch_id={branch_id}" if is_filtered else "",
     }
     state = polling(request, found.operations)
     if not state.every and _history_begins(history, found.row):

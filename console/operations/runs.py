@@ -36,10 +36,6 @@ class OperationRow:
     duration_ms: int | None
 
     @property
-    def is_unfinished(self) -> bool:
-        return not self.status.terminal
-
-    @property
     def went_wrong(self) -> bool:
         """Whether its error is that of a failure, even if of one attempt, and not of a cancel."""
         return self.status.tone == "bad" or self.status.value in ("scheduling", "running")
@@ -95,10 +91,6 @@ class Run:
     @property
     def id(self) -> str:
         return self.chain_id or self.first.id
-
-    @property
-    def kind(self) -> str:
-        return self.first.kind
 
     @cached_property
     def title(self) -> str:
@@ -165,7 +157,7 @@ class Run:
     @property
     def branch_id(self) -> str:
         """The branch that it is about; "" if it is about none that a list has."""
-        if self.kind in OF_HIDDEN_BRANCHES:
+        if self.first.kind in OF_HIDDEN_BRANCHES:
             return ""
         return next((each.branch_id for each in self.operations[::-1] if each.branch_id), "")
 

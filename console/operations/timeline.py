@@ -175,7 +175,7 @@ def _target(run: Run) -> tuple[str, str]:
         return "endpoint", run.endpoint_id
     if run.branch_id:
         return "branch", run.branch_id
-    return "", run.title if run.kind.endswith("_snapshot") else "The project"
+    return "", run.title if run.first.kind.endswith("_snapshot") else "The project"
 
 
 def _drawn(row: RunRow, scale: Scale) -> TimelineRun:

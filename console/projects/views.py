@@ -92,12 +92,9 @@ dashboard, dashboard_live = page_and_region(_dashboard, "dashboard.html", "_dash
 
 def _lately(api: ManagementAPI, *types: str) -> Page[Event]:
     """Read the events of the last day, of these types only, even if the server ignores filters."""
-    page = api.events(limit=MAX_EVENTS, type=",".join(types), since=_day())
+    since = stamp(datetime.now(UTC) - timedelta(days=1))
+    page = api.events(limit=MAX_EVENTS, type=",".join(types), since=since)
     return Page([event for event in page.items if event.type in types], page.cursor)
-
-
-def _day() -> str:
-    return stamp(datetime.now(UTC) - timedelta(days=1))
 
 
 @require_safe

@@ -54,10 +54,6 @@ class PlaceForm(forms.Form):
         self.initial.setdefault("database", next((one.name for one in databases), ""))
         self.initial.setdefault("role", owners[0] if owners else next(iter(roles), ""))
 
-    def branch_name(self, branch_id: str) -> str:
-        choices: Iterable[tuple[str, str]] = self.fields["branch"].choices  # type: ignore[attr-defined]
-        return dict(choices).get(branch_id, branch_id)
-
 
 def chosen_place(given: Mapping[str, str]) -> dict[str, str]:
     return {name: given.get(name, "") for name in PLACE}

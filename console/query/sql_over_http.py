@@ -7,7 +7,7 @@ loopback addresses only if the API is at one as well."""
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -72,33 +72,23 @@ class Notice:
     hint: str = ""
 
 
+@dataclass(eq=False)
 class SqlFailed(Exception):
     """The statements were refused or could not be sent. The message is for the user who wrote
     them. Unless it says otherwise, no statement took effect."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: str = "",
-        detail: str = "",
-        hint: str = "",
-        position: int = 0,
-        statement: int = 0,
-        notices: Sequence[Notice] = (),
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        # The SQLSTATE; "" if Postgres was not reached.
-        self.code = code
-        self.detail = detail
-        self.hint = hint
-        # Characters into the statement, from 1; 0 if Postgres does not say.
-        self.position = position
-        # Index of the statement that failed; the number of statements if the commit failed.
-        self.statement = statement
-        # Those of that statement.
-        self.notices = notices
+    message: str
+    _: KW_ONLY
+    # The SQLSTATE; "" if Postgres was not reached.
+    code: str = ""
+    detail: str = ""
+    hint: str = ""
+    # Characters into the statement, from 1; 0 if Postgres does not say.
+    position: int = 0
+    # Index of the statement that failed; the number of statements if the commit failed.
+    statement: int = 0
+    # Those of that statement.
+    notices: Sequence[Notice] = ()
 
     @property
     def is_cancel(self) -> bool:
