@@ -1,6 +1,6 @@
 """The pages of webhooks: the URLs that the account's events are sent to, and their deliveries."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.parallel import in_parallel
 from console.api.resources.projects import Project
-from console.api.resources.webhooks import ALL_EVENTS, Delivery, Webhook
+from console.api.resources.webhooks import ALL_EVENTS, Webhook
 from console.events.types import GROUPS, event_type
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, OpenChoiceField, offer, project_in_list
@@ -147,17 +147,14 @@ def _detail_context(request: ConsoleRequest, webhook_id: str) -> Shown:
         "rows": [(one, event_type(one.event_type), delivery_status(one)) for one in deliveries],
     }
     # The outcome of a delivery changes no mark.
-    return context, Polling(every=POLL_INTERVAL_MS if _is_any_awaited(deliveries) else 0)
+    since = datetime.now(UTC) - POLLING_TIMEOUT
+    is_awaited = any(
+        one.status == "pending" and one.created_at and one.created_at > since for one in deliveries
+    )
+    return context, Polling(every=POLL_INTERVAL_MS if is_awaited else 0)
 
 
 show, show_live = page_and_region(_detail_context, "webhook.html", "_webhook.html")
-
-
-def _is_any_awaited(found: Sequence[Delivery]) -> bool:
-    since = datetime.now(UTC) - POLLING_TIMEOUT
-    return any(
-        one.status == "pending" and one.created_at and one.created_at > since for one in found
-    )
 
 
 def _title(request: ConsoleRequest, webhook_id: str) -> str:

@@ -72,7 +72,11 @@ def band(history: History, *, chosen: datetime | None = None) -> Band | None:
     # Rounded up, because otherwise each picture would differ from the one before.
     end = datetime.fromtimestamp(ceil(history.latest.timestamp() / step) * step, UTC)
     scale = Scale(history.earliest, max(end, history.earliest + timedelta(seconds=step)))
-    gaps = [_ends(scale, gap) for gap in history.gaps]
+    # A short gap is drawn wide enough to be seen.
+    gaps = [
+        (low := scale.x(gap.since), max(scale.x(gap.until or scale.end), low + 4))
+        for gap in history.gaps
+    ]
     read = scale.x(history.commits_until or scale.end) if _is_unread(history) else STRIP_WIDTH
     return Band(
         earliest=PastMoment(history.earliest).text,
@@ -94,12 +98,6 @@ def band(history: History, *, chosen: datetime | None = None) -> Band | None:
 
 def _step(earliest: datetime, latest: datetime) -> int:
     return max(MIN_STEP, ceil((latest - earliest).total_seconds() / MAX_STEPS))
-
-
-def _ends(scale: Scale, gap: Gap) -> tuple[int, int]:
-    """Return both ends of a gap. A short one is drawn wide enough to be seen."""
-    low, high = scale.x(gap.since), scale.x(gap.until or scale.end)
-    return low, max(high, low + 4)
 
 
 def _bars(history: History, scale: Scale) -> str:

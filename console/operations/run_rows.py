@@ -179,19 +179,12 @@ def things(project_id: str, run: Run, names: Mapping[str, str], existing: Existi
     """Return the endpoints and the branch that the run is about. `names` are those of branches."""
     about = [("Endpoint", one.endpoint_id) for one in run.operations if one.endpoint_id]
     about += [("Branch", run.branch_id)] if run.branch_id else []
-    return [
-        _thing(project_id, label, thing_id, names, existing)
-        for label, thing_id in dict.fromkeys(about)
-    ]
-
-
-def _thing(
-    project_id: str, label: str, thing_id: str, names: Mapping[str, str], existing: Existing
-) -> Thing:
-    kind = label.lower()
-    is_gone = existing.has_gone(kind, thing_id)
-    url = "" if is_gone else url_or_none(kind, project_id, thing_id)
-    return Thing(label, names.get(thing_id, ""), thing_id, url, is_gone)
+    found = []
+    for label, thing_id in dict.fromkeys(about):
+        is_gone = existing.has_gone(label.lower(), thing_id)
+        url = "" if is_gone else url_or_none(label.lower(), project_id, thing_id)
+        found.append(Thing(label, names.get(thing_id, ""), thing_id, url, is_gone))
+    return found
 
 
 def retries_by_run(project_id: str, run: Run, retries: Iterable[Operation]) -> Mapping[str, str]:

@@ -200,12 +200,10 @@ def _has_woken(operations: Sequence[Operation]) -> bool:
     """True if an endpoint has started after it had been suspended."""
     suspended: set[str] = set()
     for operation in reversed(operations):
-        if operation.status == "finished" and operation.action == "suspend_compute":
+        if operation.status != "finished":
+            continue
+        if operation.action == "suspend_compute":
             suspended.add(operation.endpoint_id)
-        elif (
-            operation.status == "finished"
-            and operation.action == "start_compute"
-            and operation.endpoint_id in suspended
-        ):
+        elif operation.action == "start_compute" and operation.endpoint_id in suspended:
             return True
     return False

@@ -221,12 +221,6 @@ def keep_awake(request: HttpRequest) -> None:
         request.session.modified = True
 
 
-def has_ended(request: HttpRequest) -> bool:
-    """Whether the sign-in has ended since the start of a request that takes long to answer."""
-    one = present(request)
-    return one is None or one.has_ended
-
-
 def account(request: HttpRequest) -> dict[str, Any]:
     """Template context: the account that is signed in, and the other sign-ins to switch to."""
     if not hasattr(request, "session"):

@@ -79,10 +79,10 @@ def _versions(data: JSONObject) -> list[int]:
 
 
 @dataclass(frozen=True)
-class ServiceDetails:
+class ServiceDetails(Resource):
     version: str
-    hosts: Sequence[Host]
-    webhooks: Queue
+    hosts: Annotated[Sequence[Host], lambda data, name: [*map(Host.read, objects(data, name))]]
+    webhooks: Annotated[Queue, lambda data, name: Queue.read(inner(data, name))]
 
 
 class StatusCalls(Calls):
@@ -105,9 +105,4 @@ class StatusCalls(Calls):
     def details(self) -> ServiceDetails:
         """Return the details that only the accounts that run the service may read."""
         with may_be_missing("The server does not report its status."):
-            data = mapping(self._transport.get("status", "hosts"))
-        return ServiceDetails(
-            version=text(data, "version"),
-            hosts=[Host.read(item) for item in objects(data, "hosts")],
-            webhooks=Queue.read(inner(data, "webhooks")),
-        )
+            return ServiceDetails.read(mapping(self._transport.get("status", "hosts")))
