@@ -19,6 +19,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 
+from console.api.answers import ATTRIBUTE
 from console.api.errors import APIError, Forbidden, NotFound, NotOffered, RequestShown, Unauthorized
 from console.forms.api_requests import FIELDS_OF_ATTRIBUTES
 from console.forms.fields import WORDS_OF_ATTRIBUTES
@@ -215,10 +216,6 @@ def _value_at(form: forms.Form, name: str, path: str) -> str:
     if isinstance(lines, list) and path.isdecimal() and int(path) < len(lines):
         return str(lines[int(path)])
     return path
-
-
-# How the API writes the names of its attributes: words in lower case, joined by underscores.
-ATTRIBUTE = re.compile(r"\b[A-Za-z]+(?:_[a-z]+)+\b")
 
 
 # A size of a compute beside its label, of which the API says the number alone.
