@@ -104,7 +104,7 @@ def edit(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         submit="Save",
         back=reverse("webhook", args=[webhook_id]),
     )
-    form = WebhookForm(request.POST or None)
+    form = WebhookForm(request.POST if request.method == "POST" else None)
     # The API could change its project, but not to all projects again.
     del form.fields["project_id"]
     if request.method != "POST":
