@@ -50,23 +50,16 @@ JS = Kind(
     "\n;",
     re.compile(r"^\s*//.*$", re.MULTILINE),
 )
+# The folders of what only a few pages need. Pages load the tips if they have something to explain;
+# the query page loads the editor when somebody is about to type.
+FOLDERS_OF_STYLES = ("filters", "history", "query", "schema", "timelines", "tree")
+FOLDERS_OF_SCRIPTS = ("history", "palette", "query", "tables", "tips")
 # By the ends of their addresses.
 KINDS = {
     "css": CSS,
     "js": JS,
-    "filters.css": replace(CSS, first=()),
-    "history.css": replace(CSS, first=()),
-    "history.js": replace(JS, first=()),
-    "schema.css": replace(CSS, first=()),
-    "tables.js": replace(JS, first=()),
-    "timelines.css": replace(CSS, first=()),
-    # Pages load it that have something to explain.
-    "tips.js": replace(JS, first=()),
-    "tree.css": replace(CSS, first=()),
-    "palette.js": replace(JS, first=()),
-    "query.css": replace(CSS, first=()),
-    "query.js": replace(JS, first=()),
-    # The query page loads it when somebody is about to type.
+    **{f"{folder}.css": replace(CSS, first=()) for folder in FOLDERS_OF_STYLES},
+    **{f"{folder}.js": replace(JS, first=()) for folder in FOLDERS_OF_SCRIPTS},
     "editor.js": replace(JS, first=("vendor/codemirror.min.js",)),
     "svg": Kind("image/svg+xml", (), "\n", re.compile("<!--.*?-->", re.DOTALL)),
 }
@@ -100,7 +93,8 @@ def packed(content: bytes, encoding: str) -> bytes:
 
 def bundle(name: str) -> Bundle:
     """Return the bundle of that kind. With DEBUG, it includes changes made since the start."""
-    return _bundle(name, _newest(name) if settings.DEBUG else 0.0)
+    newest = max(path.stat().st_mtime for path in sources(name)) if settings.DEBUG else 0.0
+    return _bundle(name, newest)
 
 
 def address(name: str) -> str:
@@ -114,10 +108,6 @@ def sources(name: str) -> list[Path]:
     folder, _, suffix = name.rpartition(".")
     own = sorted((FOLDER / folder).glob(f"*.{suffix}"))
     return first + [path for path in own if path not in first]
-
-
-def _newest(name: str) -> float:
-    return max(path.stat().st_mtime for path in sources(name))
 
 
 @cache
@@ -147,7 +137,8 @@ MAX_AGE = 365 * 24 * 3600
 def show(request: ConsoleRequest, name: str) -> HttpResponse:
     """Answer with the shortest encoding that the browser accepts."""
     found = bundle(name)
-    understood = {part.partition(";")[0].strip() for part in _accepted(request).split(",")}
+    accepted = request.headers.get("Accept-Encoding", "").split(",")
+    understood = {part.partition(";")[0].strip() for part in accepted}
     encoding = next((one for one in ENCODINGS if one in understood), "")
     content = packed(found.content, encoding) if encoding else found.content
     answer = HttpResponse(content, content_type=found.content_type)
@@ -158,7 +149,3 @@ def show(request: ConsoleRequest, name: str) -> HttpResponse:
     # During an upgrade, the address may be another version's. This content is not cached for it.
     answer["Cache-Control"] = f"max-age={MAX_AGE}, public, immutable" if is_this else "no-store"
     return answer
-
-
-def _accepted(request: ConsoleRequest) -> str:
-    return request.headers.get("Accept-Encoding", "")

@@ -40,14 +40,14 @@ MAX_RENEWAL_SECONDS = 2.0
 GetResponse = Callable[[ConsoleRequest], HttpResponseBase]
 
 
-class RequestLogMiddleware:
-    """Logs one line per request, once its answer is made, with an id that the API gets too.
-
-    It is the outermost middleware, so that every request is logged.
-    """
-
+class Middleware:
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
+
+
+class RequestLogMiddleware(Middleware):
+    """Logs one line per request, once its answer is made, with an id that the API gets too. It is
+    the outermost middleware, so that every request is logged."""
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         began = time.perf_counter()
@@ -82,13 +82,10 @@ def _length(response: HttpResponseBase) -> int | None:
     return int(length) if length else None
 
 
-class HealthMiddleware:
+class HealthMiddleware(Middleware):
     """Answers whether this process works, for monitoring and load balancers. These may ask by
     address, under a host name that is not the console's. The API's health is its own: a console
     without the API still shows pages that say so."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         if request.path == "/healthz":
@@ -97,13 +94,11 @@ class HealthMiddleware:
 
 
 class LeanMiddleware(GZipMiddleware):
-    """Keeps answers small: compresses them, and sends those without content with few headers.
-
-    A secret that is compressed together with text that somebody else has put into the page can be
+    """Keeps answers small: compresses them, and sends those without content with few headers. A
+    secret that is compressed together with text that somebody else has put into the page can be
     guessed from the length (BREACH). So every secret is shown only in the answer to a POST, which
     no other site can have sent, and which is not compressed; nor are the rows of tables, which are
-    shown to a GET. The tokens of forms are masked differently in each answer.
-    """
+    shown to a GET. The tokens of forms are masked differently in each answer."""
 
     def process_response(
         self, request: HttpRequest, response: HttpResponseBase
@@ -122,11 +117,8 @@ class LeanMiddleware(GZipMiddleware):
         return super().process_response(request, response)
 
 
-class CarefulResponseMiddleware:
+class CarefulResponseMiddleware(Middleware):
     """Answers only for the console's own host names, forbids caching, and makes cookies secure."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         # Raises for a host name that is not the console's, before anything is done for it.
@@ -140,11 +132,8 @@ class CarefulResponseMiddleware:
         return response
 
 
-class ZoneMiddleware:
+class ZoneMiddleware(Middleware):
     """Shows times in the zone of the reader's clock, which the browser has stored in a cookie."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         with timezone.override(_zone(request.COOKIES.get("perch_zone", ""))):
@@ -165,12 +154,10 @@ def _zone(name: str) -> tzinfo:
 
 
 class FormsMiddleware(CsrfViewMiddleware):
-    """Accepts forms of the console's own pages only, by their CSRF token.
-
-    If only the token is wrong, and the browser says that the page is the console's own, somebody
-    has signed in or out since the page was made. The change is then refused, as the user may be
-    another one now. The view still answers, so that what was typed is returned with a new token.
-    """
+    """Accepts forms of the console's own pages only, by their CSRF token. If only the token is
+    wrong, and the browser says that the page is the console's own, somebody has signed in or out
+    since the page was made. The change is then refused, as the user may be another one now. The
+    view still answers, so that what was typed is returned with a new token."""
 
     def process_view(self, request: HttpRequest, *view: Any) -> HttpResponseForbidden | None:
         request.is_out_of_date = False  # type: ignore[attr-defined]
@@ -184,11 +171,8 @@ class FormsMiddleware(CsrfViewMiddleware):
         return refusal
 
 
-class ProblemMiddleware:
+class ProblemMiddleware(Middleware):
     """Shows what the management API refused, if the view itself did not."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         # Django bounds what it keeps of a form in memory, but not the files that it would write to
@@ -205,11 +189,8 @@ class ProblemMiddleware:
         return show_problem(request, error) if isinstance(error, APIError) else None
 
 
-class SignInMiddleware:
+class SignInMiddleware(Middleware):
     """Lets only signed-in users pass, and gives the view the API as they see it."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         began = time.monotonic()
@@ -258,10 +239,8 @@ SIGN_IN_HEADER, SIGN_IN_FIELD = "Perch-Sign-In", "signed_in_as"
 
 
 def _is_of_another(request: ConsoleRequest, sign_in: sessions.SignIn) -> bool:
-    """Whether the page that sends the request was made for another user.
-
-    All tabs share one cookie, so the page would show and do things under the wrong name.
-    """
+    """Whether the page that sends the request was made for another user. All tabs share one cookie,
+    so the page would show and do things under the wrong name."""
     if "waits_for_sign_in" in request.POST:
         return False
     made_for = request.POST.get(SIGN_IN_FIELD) or request.headers.get(SIGN_IN_HEADER)
@@ -272,10 +251,8 @@ def _is_of_another(request: ConsoleRequest, sign_in: sessions.SignIn) -> bool:
 
 
 def _is_by_a_person(request: ConsoleRequest) -> bool:
-    """Whether a person sent the request, and not an open page that renews itself.
-
-    Only requests of persons keep the session awake.
-    """
+    """Whether a person sent the request, and not an open page that renews itself. Only requests of
+    persons keep the session awake."""
     if request.method not in ("GET", "HEAD") or request.htmx.boosted:
         return True
     if request.htmx:

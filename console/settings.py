@@ -16,10 +16,6 @@ def env(name: str, default: str = "") -> str:
     return os.environ.get(name, "").strip() or default
 
 
-def envbool(name: str, *, default: bool) -> bool:
-    return env(name, str(default)).lower() in ("1", "true", "yes", "on")
-
-
 def envfloat(name: str, default: float) -> float:
     return float(env(name, str(default)))
 
@@ -29,10 +25,8 @@ def envlist(name: str, default: str = "") -> list[str]:
 
 
 def envnamed(name: str) -> dict[str, str]:
-    """Read addresses by name, as "staging=https://…, production=https://…".
-
-    Raises ImproperlyConfigured if one is not of that form.
-    """
+    """Read addresses by name, as "staging=https://…, production=https://…". Raises
+    ImproperlyConfigured if one is not of that form."""
     found: dict[str, str] = {}
     for item in envlist(name):
         key, is_given, value = (part.strip() for part in item.partition("="))
@@ -64,7 +58,7 @@ IS_INSTALLED = (ROOT / "perch" / "manage.py").is_file()
 # The directory that holds `templates` and `static`: the checkout, or the wheel's package `perch`.
 BASE_DIR = ROOT / "perch" if IS_INSTALLED else ROOT
 
-DEBUG = envbool("PERCH_DEBUG", default=False)
+DEBUG = env("PERCH_DEBUG").lower() in ("1", "true", "yes", "on")
 # Signs forms and encrypts the cookie that holds the user's API key. console.wsgi requires it.
 SECRET_KEY = envsecret("PERCH_SECRET_KEY") or ("only-for-debugging" if DEBUG else "")
 # Keys that were SECRET_KEY before: sessions and forms that were made with them go on.
@@ -150,7 +144,7 @@ CSRF_COOKIE_NAME = "perch_csrf"
 CSRF_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_FAILURE_VIEW = "console.pages.problems.csrf_failure"
-MESSAGE_STORAGE = "console.pages.notices.NoticeStorage"
+MESSAGE_STORAGE = "console.pages.problems.NoticeStorage"
 MESSAGE_TAGS = {message_levels.ERROR: "failure"}
 
 SECURE_REFERRER_POLICY = "same-origin"

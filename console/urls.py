@@ -4,23 +4,16 @@ from django.urls import path
 from django.views.generic import RedirectView
 
 from console import bundles
-from console.account import (
-    api_keys,
-    palette,
-    preferences,
-    service_status,
-    sign_in,
-    webhooks,
-)
+from console.account import api_keys, palette, preferences, service_status, sign_in, webhooks
+from console.branches import catalog, moments, schema, snapshots
 from console.branches import changes as branch_changes
-from console.branches import databases, moments, roles, schema, snapshots
 from console.branches import detail as branch
 from console.branches import index as branches
 from console.endpoints import changes as endpoint_changes
 from console.endpoints import connecting, monitoring
 from console.endpoints import views as endpoints
 from console.events import views as events
-from console.operations import cancel_retry, run_views
+from console.operations import run_views
 from console.operations import views as operations
 from console.projects import changes as project_changes
 from console.projects import settings as project_settings
@@ -64,9 +57,10 @@ urlpatterns = [
     path(f"{PROJECT}/live", projects.live, name="project_live"),
     path(f"{PROJECT}/settings", project_settings.show, name="project_settings"),
     *(
-        path(f"{PROJECT}/{name}", view, name=f"project_{name}")
-        for name, view in project_settings.FORMS.items()
+        path(f"{PROJECT}/{what}", project_settings.change, {"what": what}, name=f"project_{what}")
+        for what in project_settings.CHANGES
     ),
+    path(f"{PROJECT}/replication", project_settings.replication, name="project_replication"),
     path(f"{PROJECT}/delete", project_changes.delete, name="project_delete"),
     path(f"{PROJECT}/recover", project_changes.recover, name="project_recover"),
     path(f"{PROJECT}/new-endpoint", endpoints.create, name="endpoint_create"),
@@ -115,13 +109,13 @@ urlpatterns = [
     path(f"{BRANCH}/history/new-branch", moments.create, name="branch_history_create"),
     path(f"{BRANCH}/history/query", moments.query, name="branch_history_query"),
     path(f"{BRANCH}/history/restore", moments.restore, name="branch_history_restore"),
-    path(f"{BRANCH}/new-role", roles.create, name="role_create"),
-    path(f"{BRANCH}/role/password", roles.password, name="role_password"),
-    path(f"{BRANCH}/role/new-password", roles.reset, name="role_reset"),
-    path(f"{BRANCH}/role/delete", roles.delete, name="role_delete"),
-    path(f"{BRANCH}/new-database", databases.create, name="database_create"),
-    path(f"{BRANCH}/database/edit", databases.edit, name="database_edit"),
-    path(f"{BRANCH}/database/delete", databases.delete, name="database_delete"),
+    path(f"{BRANCH}/new-role", catalog.create_role, name="role_create"),
+    path(f"{BRANCH}/role/password", catalog.reveal_password, name="role_password"),
+    path(f"{BRANCH}/role/new-password", catalog.reset_password, name="role_reset"),
+    path(f"{BRANCH}/role/delete", catalog.delete_role, name="role_delete"),
+    path(f"{BRANCH}/new-database", catalog.create_database, name="database_create"),
+    path(f"{BRANCH}/database/edit", catalog.edit_database, name="database_edit"),
+    path(f"{BRANCH}/database/delete", catalog.delete_database, name="database_delete"),
     path(f"{BRANCH}/new-snapshot", snapshots.create, name="snapshot_create"),
     path(f"{SNAPSHOT}/edit", snapshots.edit, name="snapshot_edit"),
     path(f"{SNAPSHOT}/restore", snapshots.restore, name="snapshot_restore"),
@@ -134,10 +128,10 @@ urlpatterns = [
     path(f"{RUN}/live", run_views.live, name="run_live"),
     path(OPERATION, run_views.show_operation, name="operation"),
     path(f"{OPERATION}/live", run_views.operation_live, name="operation_live"),
-    path(f"{OPERATION}/cancel", cancel_retry.cancel, name="operation_cancel"),
-    path(f"{OPERATION}/retry", cancel_retry.retry, name="operation_retry"),
-    path(f"{CHAIN}/cancel", cancel_retry.cancel_chain, name="chain_cancel"),
-    path(f"{CHAIN}/retry", cancel_retry.retry_chain, name="chain_retry"),
+    path(f"{OPERATION}/cancel", run_views.cancel, name="operation_cancel"),
+    path(f"{OPERATION}/retry", run_views.retry, name="operation_retry"),
+    path(f"{CHAIN}/cancel", run_views.cancel_chain, name="chain_cancel"),
+    path(f"{CHAIN}/retry", run_views.retry_chain, name="chain_retry"),
     path(f"{PROJECT}/query", query.show, name="query"),
     path(f"{PROJECT}/query/cancel", query.cancel, name="query_cancel"),
     path(f"{PROJECT}/tables", tables.index, name="tables"),

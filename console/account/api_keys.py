@@ -15,14 +15,14 @@ from console.api.resources.api_keys import KeyLimits
 from console.api.resources.projects import Project
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, OpenChoiceField, in_zone, offer, project_in_list
-from console.pages.form_errors import problems_beside
+from console.pages.problems import problems_beside
 from console.pages.responses import (
     FormPage,
     choices,
     done,
     show_confirmation,
+    show_dialog,
     show_form,
-    show_secret,
 )
 from console.request import ConsoleRequest
 from console.sign_in import sessions
@@ -63,11 +63,6 @@ class ApiKeyForm(forms.Form):
         every = [("", "All projects")]
         offer(self, "project_id", [*every, *((one.id, project_in_list(one)) for one in projects)])
 
-    def without_limits(self) -> None:
-        """Leave out the limits, for a server whose keys have none."""
-        for name in ("project_id", "read_only", "expires_at"):
-            del self.fields[name]
-
 
 @require_safe
 def index(request: ConsoleRequest) -> HttpResponse:
@@ -85,11 +80,10 @@ def create(request: ConsoleRequest) -> HttpResponse:
             key = request.api.create_api_key(body)
             requested = KeyLimits.read({"read_only": False, **body})
             context = {
-                "title": "Your new API key",
                 "key": key,
                 "is_wider": requested != KeyLimits() and key.limits != requested,
             }
-            return show_secret(request, "_new_key.html", context)
+            return show_dialog(request, "_new_key.html", context, title="Your new API key")
     _offer_limits(request, form)
     page = FormPage(title="Create API key", submit="Create key", back=reverse("api_keys"))
     return show_form(request, form, page)
@@ -104,7 +98,8 @@ def _offer_limits(request: ConsoleRequest, form: ApiKeyForm) -> None:
     if form.is_bound or any(key.limits for key in keys):
         form.offer_projects(projects)
     else:
-        form.without_limits()
+        for name in ("project_id", "read_only", "expires_at"):
+            del form.fields[name]
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

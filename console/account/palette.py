@@ -15,6 +15,7 @@ from console.api.parallel import each_or_none, in_parallel
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
+from console.pages.responses import show_dialog
 from console.request import ConsoleRequest, public
 from console.sign_in.sessions import Account, is_at_perch, present
 
@@ -80,7 +81,8 @@ def go(request: ConsoleRequest) -> HttpResponse:
     sign_in = present(request)
     assert sign_in is not None, "only the signed in come here"
     query = request.GET.get("q", "")
-    here = request.GET.get("project") or _project_of(_current_path(request))
+    open_project = PROJECT_PATH.match(_current_path(request))
+    here = request.GET.get("project") or (open_project[1] if open_project else "")
     account = sign_in.account
     only_elsewhere = bool(request.htmx) and "elsewhere" in request.GET
     projects, of_project = in_parallel(
@@ -89,7 +91,12 @@ def go(request: ConsoleRequest) -> HttpResponse:
     others = [project for project in projects if project.id != here][:MAX_SEARCHED_PROJECTS]
     if only_elsewhere:
         return render(request, "_palette_goals.html", {"goals": _elsewhere(request, others)})
-    goals = [*of_project, *_pages(account), *_projects(projects), *_of_console(account)]
+    goals = [
+        *of_project,
+        *_pages(account),
+        *(Goal(one.name, reverse("project", args=[one.id]), "project", one.id) for one in projects),
+        *_of_console(account),
+    ]
     if query:
         goals += _elsewhere(request, others)
     wanted = " ".join(query.lower().split())
@@ -101,14 +108,13 @@ def go(request: ConsoleRequest) -> HttpResponse:
         # They are read once somebody types, as that takes two calls for each project.
         "has_more": others and not query,
     }
-    return render(request, "_palette.html" if request.htmx else "palette.html", context)
+    return show_dialog(request, "_palette.html", context, title="Go to")
 
 
 @public
 @require_safe
 def shortcuts(request: ConsoleRequest) -> HttpResponse:
-    template = "_shortcuts.html" if request.htmx else "shortcuts.html"
-    return render(request, template, {"groups": GROUPS})
+    return show_dialog(request, "_shortcuts.html", {"groups": GROUPS}, title="Shortcuts")
 
 
 def _pages(account: Account) -> Iterator[Goal]:
@@ -130,11 +136,6 @@ def _of_console(account: Account) -> Iterator[Goal]:
     yield Goal("Preferences", reverse("preferences"), "action", "dark light theme")
     yield Goal("Keyboard shortcuts", reverse("shortcuts"), "page", "keys help")
     yield Goal("Sign in with another key", reverse("sign_in"), "action", "account server")
-
-
-def _projects(projects: Iterable[Project]) -> Iterator[Goal]:
-    for project in projects:
-        yield Goal(project.name, reverse("project", args=[project.id]), "project", project.id)
 
 
 def _here(request: ConsoleRequest, project_id: str) -> Iterator[Goal]:
@@ -221,8 +222,3 @@ def _branch(project: Project, branch: Branch, where: str = "") -> Goal:
 
 def _current_path(request: ConsoleRequest) -> str:
     return (request.htmx.current_url_abs_path or "") if request.htmx else ""
-
-
-def _project_of(path: str) -> str:
-    found = PROJECT_PATH.match(path)
-    return found[1] if found else ""

@@ -1,7 +1,6 @@
 """The preferences of a reader in this browser: the theme, and whether single keys are shortcuts.
 
-Each is in a cookie of its own. The server reads them, so that no page is drawn twice.
-"""
+Each is in a cookie of its own. The server reads them, so that no page is drawn twice."""
 
 from django import forms
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -41,18 +40,13 @@ def has_shortcuts(request: HttpRequest) -> bool:
     return request.COOKIES.get(SHORTCUTS) != "off"
 
 
-def store_choices(answer: HttpResponse, form: PreferencesForm) -> None:
-    """Store the choices, once the form is validated. A default is stored by deleting the cookie."""
-    _keep(answer, THEME, form.cleaned_data["theme"])
-    _keep(answer, SHORTCUTS, "" if form.cleaned_data["shortcuts"] else "off")
-
-
 def preferences(request: HttpRequest) -> dict[str, object]:
     """Template context."""
     return {"theme": theme(request), "has_shortcuts": has_shortcuts(request)}
 
 
 def _keep(answer: HttpResponse, name: str, value: str) -> None:
+    """Store a choice; "", the default, by deleting the cookie."""
     if value:
         answer.set_cookie(name, value, max_age=MAX_AGE, httponly=True, samesite="Lax")
     else:
@@ -63,13 +57,15 @@ def _keep(answer: HttpResponse, name: str, value: str) -> None:
 @require_http_methods(["GET", "HEAD", "POST"])
 def choose(request: ConsoleRequest) -> HttpResponse:
     form = PreferencesForm(request.POST or None)
-    url = back(request, _current_page(request))
+    at = request.htmx.current_url_abs_path if request.htmx else None
+    url = back(request, at if at and is_own_url(request, at) else reverse("dashboard"))
     if request.method == "POST" and form.is_valid():
         answer: HttpResponse = HttpResponseRedirect(url)
         if request.htmx:
             # Reload the whole page, so that it changes its look.
             answer = HttpResponse(headers={"HX-Redirect": iri_to_uri(url)})
-        store_choices(answer, form)
+        _keep(answer, THEME, form.cleaned_data["theme"])
+        _keep(answer, SHORTCUTS, "" if form.cleaned_data["shortcuts"] else "off")
         return answer
     form.initial = {
         "theme": theme(request),
@@ -77,9 +73,3 @@ def choose(request: ConsoleRequest) -> HttpResponse:
     }
     page = FormPage(title="Preferences", submit="Save", back=url, is_reading=True)
     return show_form(request, form, page)
-
-
-def _current_page(request: ConsoleRequest) -> str:
-    """Return the page that is open, if htmx names it; by default the dashboard."""
-    at = request.htmx.current_url_abs_path if request.htmx else None
-    return at if at and is_own_url(request, at) else reverse("dashboard")

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from django.http import HttpResponse
 from django.urls import reverse
@@ -11,16 +10,9 @@ from django.views.decorators.http import require_http_methods, require_POST
 from console.api.errors import NotFound
 from console.api.resources.service_status import Host
 from console.forms.fields import ConfirmForm
-from console.pages.form_errors import problems_beside
-from console.pages.live_regions import Polling, page_and_region
-from console.pages.responses import (
-    FormPage,
-    act,
-    choices,
-    done,
-    show_confirmation,
-    show_form,
-)
+from console.pages.live_regions import Polling, Shown, page_and_region
+from console.pages.problems import problems_beside
+from console.pages.responses import FormPage, act, choices, done, show_confirmation, show_form
 from console.pages.statuses import Status
 from console.request import ConsoleRequest
 
@@ -28,11 +20,6 @@ from console.request import ConsoleRequest
 POLL_INTERVAL_MS = 5_000
 RUNNING = Status("running", "Up", "awake", "good")
 SILENT = Status("silent", "Not responding", "cross", "bad")
-LANES = {
-    "wakes": "Wakes",
-    "requests": "Requests",
-    "upkeep": "Upkeep",
-}
 
 
 @dataclass(frozen=True)
@@ -42,10 +29,15 @@ class HostRow:
     @property
     def processes(self) -> list[tuple[str, Status, datetime | None]]:
         """Each process with its state, and when it last gave a sign of life."""
-        seen = {"worker": self.host.worker_seen, "proxy": self.host.proxy_seen}
+        ago = {"worker": self.host.worker_seen, "proxy": self.host.proxy_seen}
+        now = datetime.now(UTC)
         return [
-            (name.capitalize(), SILENT if name in self.host.missing else RUNNING, _time_ago(ago))
-            for name, ago in seen.items()
+            (
+                name.capitalize(),
+                SILENT if name in self.host.missing else RUNNING,
+                None if seconds is None else now - timedelta(seconds=seconds),
+            )
+            for name, seconds in ago.items()
         ]
 
     @property
@@ -54,27 +46,17 @@ class HostRow:
         return "worker" in self.host.missing and not self.host.lost
 
     @property
-    def queues(self) -> list[tuple[str, Any]]:
-        return [(LANES.get(lane.name, lane.name), lane) for lane in self.host.lanes]
-
-    @property
     def is_short_of_disk(self) -> bool:
         free, reserve = self.host.disk_free, self.host.disk_reserve
         return free is not None and reserve is not None and free < reserve
 
 
-def _time_ago(seconds_ago: float | None) -> datetime | None:
-    if seconds_ago is None:
-        return None
-    return datetime.now(UTC) - timedelta(seconds=seconds_ago)
-
-
-def _contents(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+def _contents(request: ConsoleRequest) -> Shown:
     details = request.api.status.details()
     rows = [HostRow(host) for host in details.hosts]
     is_well = not any(host.missing or host.problems for host in details.hosts)
     context = {"details": details, "hosts": rows, "is_well": is_well}
-    return context, Polling(reverse("status_live"), POLL_INTERVAL_MS)
+    return context, Polling(every=POLL_INTERVAL_MS)
 
 
 show, live = page_and_region(_contents, "status.html", "_status_of_service.html")
@@ -140,10 +122,8 @@ def remove(request: ConsoleRequest, host_id: str) -> HttpResponse:
 
 
 def _host(request: ConsoleRequest, host_id: str) -> tuple[Host | None, list[Host]]:
-    """Return the host, and the other hosts of its region that are up. Raises NotFound.
-
-    For a form that was sent, return None instead of raising.
-    """
+    """Return the host, and the other hosts of its region that are up. Raises NotFound. For a form
+    that was sent, return None instead of raising."""
     hosts = choices(request, lambda: list(request.api.status.details().hosts))
     host = next((one for one in hosts if one.id == host_id), None)
     if host is None and request.method != "POST":

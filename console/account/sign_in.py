@@ -14,12 +14,11 @@ from console.api.errors import APIError, Forbidden, NonsenseAnswer, Refused, Una
 from console.api.management_api import ManagementAPI
 from console.api.parallel import in_parallel
 from console.api.resources.api_keys import OwnKey, User
-from console.api.servers import Server, default_server, find_server, servers
-from console.forms.fields import EmptyForm, offer
+from console.api.transport import Server, default_server, find_server, servers
+from console.forms.fields import offer
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside
 from console.pages.problems import spell_out
-from console.pages.responses import FormPage, done, show_form
+from console.pages.responses import FormPage, done, show_confirmation
 from console.request import ConsoleRequest, public
 from console.sign_in import one_time_links, sessions
 from console.sign_in.sessions import Account
@@ -137,27 +136,20 @@ def sign_out(request: ConsoleRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def sign_out_everywhere(request: ConsoleRequest) -> HttpResponse:
-    form = EmptyForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            return _signed_out_everywhere(request)
     page = FormPage(
         title="Sign out everywhere",
         intro="Signs out every browser that is signed in to this console with the same key. "
         "The key stays valid until you revoke it.",
-        submit="Sign out everywhere",
         back=back(request, reverse("dashboard")),
         is_reading=True,
     )
-    return show_form(request, form, page)
+    return show_confirmation(request, lambda: page, lambda: _signed_out_everywhere(request))
 
 
 def _signed_out_everywhere(request: ConsoleRequest) -> HttpResponse:
-    """Sign out every sign-in with the present key.
-
-    Raises Unauthorized if nobody is signed in any more, and OutOfDate if the page was made before
-    the last sign-in, as the key may be another's now.
-    """
+    """Sign out every sign-in with the present key. Raises Unauthorized if nobody is signed in any
+    more, and OutOfDate if the page was made before the last sign-in, as the key may be another's
+    now."""
     if sessions.present(request) is None:
         raise Unauthorized("You are not signed in.")
     request.api.require_current()
@@ -231,10 +223,8 @@ def _probe_access(call: Callable[[], object]) -> Access:
 
 
 def _only_project(api: ManagementAPI) -> str:
-    """Return the only project of a key that may not see what belongs to the whole account.
-
-    It is "" if the key sees several projects, or none.
-    """
+    """Return the only project of a key that may not see what belongs to the whole account. It is ""
+    if the key sees several projects, or none."""
     projects = api.projects(limit=2).items
     return projects[0].id if len(projects) == 1 else ""
 

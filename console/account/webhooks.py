@@ -1,6 +1,6 @@
 """The pages of webhooks: the URLs that the account's events are sent to, and their deliveries."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -11,21 +11,21 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.parallel import in_parallel
 from console.api.resources.projects import Project
-from console.api.resources.webhooks import ALL_EVENTS, Delivery, Webhook
+from console.api.resources.webhooks import ALL_EVENTS, Webhook
 from console.events.types import GROUPS, event_type
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, OpenChoiceField, offer, project_in_list
 from console.forms.losses import Loss
-from console.pages.form_errors import problems_beside
-from console.pages.live_regions import Polling, page_and_region
+from console.pages.live_regions import Polling, Shown, page_and_region
+from console.pages.problems import problems_beside
 from console.pages.responses import (
     FormPage,
     act,
     choices,
     done,
     show_confirmation,
+    show_dialog,
     show_form,
-    show_secret,
 )
 from console.pages.statuses import delivery_status
 from console.request import ConsoleRequest
@@ -47,8 +47,8 @@ class WebhookForm(forms.Form):
         help_text="Select none to receive all events, including new types.",
     )
 
-    def __init__(self, data: Any = None, *, initial: Any = None) -> None:
-        super().__init__(data, initial=initial)
+    def __init__(self, data: Any = None) -> None:
+        super().__init__(data)
         cast(forms.MultipleChoiceField, self.fields["event_types"]).choices = [
             (group, [(kind.value, kind.label) for kind in kinds]) for group, kinds in GROUPS.items()
         ]
@@ -58,14 +58,6 @@ class WebhookForm(forms.Form):
         offer(self, "project_id", [every, *((one.id, project_in_list(one)) for one in projects)])
 
 
-class WebhookEditForm(WebhookForm):
-    """Changes a webhook. The API could change its project, but not to all projects again."""
-
-    def __init__(self, data: Any = None, *, initial: Any = None) -> None:
-        super().__init__(data, initial=initial)
-        del self.fields["project_id"]
-
-
 # The page of a webhook shows this many of its latest deliveries.
 MAX_SHOWN_DELIVERIES = 30
 # While a delivery is pending and younger than POLLING_TIMEOUT, the page polls, to show its outcome.
@@ -73,9 +65,9 @@ POLLING_TIMEOUT = timedelta(seconds=30)
 POLL_INTERVAL_MS = 1_000  # milliseconds
 
 
-def _list(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+def _list(request: ConsoleRequest) -> Shown:
     rows = [(one, _event_labels(one)) for one in request.api.webhooks.list()]
-    return {"rows": rows}, Polling(reverse("webhooks_live"))
+    return {"rows": rows}, Polling()
 
 
 def _event_labels(webhook: Webhook) -> list[str]:
@@ -99,7 +91,6 @@ def create(request: ConsoleRequest) -> HttpResponse:
     page = FormPage(
         title="Create webhook",
         intro="Sends events of the account to your URL.",
-        submit="Create webhook",
         back=reverse("webhooks"),
     )
     return show_form(request, form, page)
@@ -113,16 +104,17 @@ def edit(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         submit="Save",
         back=reverse("webhook", args=[webhook_id]),
     )
+    form = WebhookForm(request.POST if request.method == "POST" else None)
+    # The API could change its project, but not to all projects again.
+    del form.fields["project_id"]
     if request.method != "POST":
         found = request.api.webhooks.get(webhook_id)
-        initial = {
+        form.initial = {
             "url": found.url,
             "description": found.description,
             "event_types": [one for one in found.event_types if one != ALL_EVENTS],
         }
-        return show_form(request, WebhookEditForm(initial=initial), page)
-    form = WebhookEditForm(request.POST)
-    if form.is_valid():
+    elif form.is_valid():
         with problems_beside(form, "url"):
             request.api.webhooks.update(webhook_id, body_of(form, "webhook_edit"))
             return done(request, page.back, "Webhook changed.", is_live=False)
@@ -131,7 +123,6 @@ def edit(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
 
 def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
     context = {
-        "title": "Webhook secret",
         "words": "The secret is shown only once. Use it to verify the signatures of messages, "
         "as Standard Webhooks specifies.",
         "what": "secret",
@@ -139,10 +130,11 @@ def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
         "is_shown_once": True,
         "back": reverse("webhook", args=[webhook.id]),
     }
-    return show_secret(request, "_secret.html", context)
+    # No other answer than that to a POST may hold the secret.
+    return show_dialog(request, "_secret.html", context, title="Webhook secret")
 
 
-def _detail_context(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Polling]:
+def _detail_context(request: ConsoleRequest, webhook_id: str) -> Shown:
     webhook, deliveries = in_parallel(
         lambda: request.api.webhooks.get(webhook_id),
         lambda: request.api.webhooks.deliveries(webhook_id, limit=MAX_SHOWN_DELIVERIES),
@@ -154,19 +146,15 @@ def _detail_context(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str,
         "here": reverse("webhook", args=[webhook_id]),
         "rows": [(one, event_type(one.event_type), delivery_status(one)) for one in deliveries],
     }
-    url = reverse("webhook_live", args=[webhook_id])
     # The outcome of a delivery changes no mark.
-    return context, Polling(url, POLL_INTERVAL_MS if _is_any_awaited(deliveries) else 0)
+    since = datetime.now(UTC) - POLLING_TIMEOUT
+    is_awaited = any(
+        one.status == "pending" and one.created_at and one.created_at > since for one in deliveries
+    )
+    return context, Polling(every=POLL_INTERVAL_MS if is_awaited else 0)
 
 
 show, show_live = page_and_region(_detail_context, "webhook.html", "_webhook.html")
-
-
-def _is_any_awaited(found: Sequence[Delivery]) -> bool:
-    since = datetime.now(UTC) - POLLING_TIMEOUT
-    return any(
-        one.status == "pending" and one.created_at and one.created_at > since for one in found
-    )
 
 
 def _title(request: ConsoleRequest, webhook_id: str) -> str:
@@ -182,7 +170,6 @@ def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
             title="Rotate secret",
             intro=f"{_title(request, webhook_id)}. This creates a new secret and shows it once. "
             "For a day, messages are also signed with the previous secret.",
-            submit="Rotate secret",
             back=reverse("webhook", args=[webhook_id]),
         )
 
@@ -203,7 +190,6 @@ def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         return FormPage(
             title="Delete webhook",
             intro=f"{_title(request, webhook_id)}. This permanently deletes:",
-            submit="Delete webhook",
             danger=True,
             back=reverse("webhook", args=[webhook_id]),
             losses=(

@@ -2,12 +2,12 @@
 refused."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import requests
 
-from console.api import message_parsing
 from console.api.bounded_http import read_json
 from console.api.errors import (
     QUOTA_EXCEEDED,
@@ -75,9 +75,31 @@ def _refusal(status: int, reason: str, body: object) -> APIError:
 def _field_errors(data: Mapping[str, Any], message: str) -> Sequence[FieldError]:
     found = data.get("errors")
     if not isinstance(found, list):
-        return message_parsing.field_errors(message)
+        return field_errors(message)
     return [
         FieldError(text(one, "field"), text(one, "message")[:MAX_MESSAGE_LENGTH])
         for one in found[:MAX_FIELD_ERRORS]
         if isinstance(one, Mapping)
     ]
+
+
+# “… invalid: endpoint.branch_id (field required); endpoint.name (…)”.
+INVALID = re.compile(r"(?P<path>[\w.]+) \((?P<why>.*?)\)(?:; |$)", re.DOTALL)
+# “branch already exists; branch_name:"dev"”.
+TAKEN = re.compile(r'(?P<kind>\w+) already exists; \w+_name:(?P<name>"[^"]*")', re.IGNORECASE)
+# “settings.pg_settings.work_mem: must be …”.
+NAMED = re.compile(r"(?P<path>\w+(?:\.[\w$]+)+): (?P<why>.*)", re.DOTALL)
+# The name of an attribute: words in lower case, joined by underscores.
+ATTRIBUTE = re.compile(r"\b[A-Za-z]+(?:_[a-z]+)+\b")
+
+
+def field_errors(message: str) -> list[FieldError]:
+    _, invalid, complaints = message.partition("invalid: ")
+    if invalid and (found := [FieldError(*one) for one in INVALID.findall(complaints)]):
+        return found
+    if taken := TAKEN.search(message):
+        kind, name = taken["kind"].lower(), taken["name"]
+        return [FieldError("name", f"there is a {kind} called {name} already")]
+    if named := NAMED.fullmatch(message):
+        return [FieldError(named["path"], named["why"])]
+    return [FieldError(name.lower(), message) for name in ATTRIBUTE.findall(message)]

@@ -1,8 +1,7 @@
 """HTTP answers with bounds on time, length and decoded size.
 
 `requests` bounds only the time between two bytes, and no length: a server that sends slowly could
-hold its caller for as long as it likes. Decoded JSON takes many times the memory of its text.
-"""
+hold its caller for as long as it likes. Decoded JSON takes many times the memory of its text."""
 
 import http.client
 import io
@@ -37,11 +36,9 @@ class TooLong(requests.RequestException):
 
 
 def read_whole(answer: requests.Response, *, longest: int | None = None) -> bytes:
-    """Return the body of an answer that was requested with `stream=True`.
-
-    `longest` is in bytes, by default MAX_RESPONSE_BYTES. Raises TooLong if the body is longer, and
-    what `requests` raises: requests.Timeout when the time is over.
-    """
+    """Return the body of an answer that was requested with `stream=True`. `longest` is in bytes, by
+    default MAX_RESPONSE_BYTES. Raises TooLong if the body is longer, and what `requests` raises:
+    requests.Timeout when the time is over."""
     body = bytearray()
     most = longest or MAX_RESPONSE_BYTES
     try:
@@ -57,11 +54,9 @@ def read_whole(answer: requests.Response, *, longest: int | None = None) -> byte
 
 
 def read_json(content: bytes, *, most_values: int = MAX_JSON_VALUES) -> Any:
-    """Decode JSON, with a replacement character for each lone surrogate in its texts.
-
-    Raises ValueError if it is not JSON or has too many values, RecursionError if it is nested too
-    deeply.
-    """
+    """Decode JSON, with a replacement character for each lone surrogate in its texts. Raises
+    ValueError if it is not JSON or has too many values, RecursionError if it is nested too
+    deeply."""
     if sum(map(content.count, (b",", b"[", b"{"))) > most_values:
         raise ValueError("too many values")
     data = json.loads(content)

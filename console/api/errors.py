@@ -1,7 +1,7 @@
 """What can go wrong between the console and the management API, in words for users."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 
@@ -14,6 +14,7 @@ class FieldError:
     message: str
 
 
+@dataclass(eq=False)
 class APIError(Exception):
     """The management API refused, failed or did not answer."""
 
@@ -28,20 +29,12 @@ class APIError(Exception):
     # The HTTP status of the console's page that shows this error.
     page_status = 502
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int | None = None,
-        request_id: str = "",
-        fields: Sequence[FieldError] = (),
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
-        self.request_id = request_id
-        # The fields of the request that are at fault, if the API says so.
-        self.fields = fields
+    message: str
+    _: KW_ONLY
+    status: int | None = None
+    request_id: str = ""
+    # The fields of the request that are at fault, if the API says so.
+    fields: Sequence[FieldError] = ()
 
 
 class Refused(APIError):

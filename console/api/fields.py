@@ -2,15 +2,15 @@
 
 Reading is tolerant, so that the console also works with other servers of this API: unknown fields
 are ignored, absent ones get a harmless value, and enum values stay strings. An answer is refused
-only if a resource in it lacks its id, or another field that the console cannot do without.
-"""
+only if a resource in it lacks its id, or another field that the console cannot do without."""
 
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from functools import cache
+from typing import Annotated, Any, Generic, Self, TypeVar, get_args, get_origin
 
 from console.api.errors import NonsenseAnswer
 
@@ -92,6 +92,14 @@ def number(data: JSONObject, name: str, default: float = 0) -> float:
     return value if is_number and value is not None and abs(value) < NUMBER_LIMIT else default
 
 
+def count(data: JSONObject, name: str) -> int:
+    return int(number(data, name))
+
+
+def is_true(data: JSONObject, name: str) -> bool:
+    return data.get(name) is True
+
+
 def whole(data: JSONObject, name: str) -> int | None:
     """Return a count or a measure; None if it is absent or negative."""
     found = number(data, name, -1)
@@ -138,10 +146,8 @@ def stamp(when: datetime) -> str:
 
 
 def objects(data: object, name: str = "") -> list[JSONObject]:
-    """Return the list of objects under a name or, without a name, the answer itself.
-
-    Raises NonsenseAnswer if that is no list of objects.
-    """
+    """Return the list of objects under a name or, without a name, the answer itself. Raises
+    NonsenseAnswer if that is no list of objects."""
     value = data.get(name) if name and isinstance(data, Mapping) else data
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise NonsenseAnswer(
@@ -155,6 +161,51 @@ def one(data: object, name: str) -> JSONObject:
     if not isinstance(value, Mapping):
         raise NonsenseAnswer(f"The response has no “{name}”.")
     return value
+
+
+def mapping(data: object) -> JSONObject:
+    if not isinstance(data, Mapping):
+        raise NonsenseAnswer("The response is not an object.")
+    return data
+
+
+Reader = Callable[[JSONObject, str], Any]
+READERS: Mapping[object, Reader] = {
+    str: text,
+    bool: is_true,
+    int: count,
+    float: number,
+    int | None: whole,
+    datetime | None: moment,
+    Sequence[str]: texts,
+    JSONObject: inner,
+}
+# The id of the thing itself, without which it is refused, and that of another thing or "".
+Id = Annotated[str, own_id]
+OtherId = Annotated[str, identifier]
+NameOrId = Annotated[str, lambda data, name: text(data, name) or text(data, "id")]
+
+
+class Resource:
+    """A dataclass that is read from an object of an answer: each field from the one of its name, by
+    its type (`READERS`). `Annotated` gives a field of another name, or another reader."""
+
+    @classmethod
+    def read(cls, data: JSONObject) -> Self:
+        return cls(**{name: read(data, of) for name, of, read in _readers(cls)})  # type: ignore[arg-type]
+
+
+@cache
+def _readers(kind: type[Any]) -> list[tuple[str, str, Reader]]:
+    """Return each field of the dataclass, the field that it is read from, and its reader."""
+    found = []
+    for field in fields(kind):
+        is_annotated = get_origin(field.type) is Annotated
+        type_, *more = get_args(field.type) if is_annotated else (field.type,)
+        of = next((one for one in more if isinstance(one, str)), field.name)
+        read = next((one for one in more if callable(one)), None) or READERS[type_]
+        found.append((field.name, of, read))
+    return found
 
 
 @dataclass(frozen=True)

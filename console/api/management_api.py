@@ -5,22 +5,40 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from console.api.errors import APIError, NonsenseAnswer, NotFound, NotOffered, RequestShown
-from console.api.fields import JSONObject, Page, inner, moment, objects, one, required, stamp, text
-from console.api.resources.api_keys import ApiKey, KeyLimits, NewApiKey, OwnKey, User
-from console.api.resources.branches import Branch, BranchCalls
-from console.api.resources.endpoints import Endpoint, PgSetting, Session
-from console.api.resources.events import Event
+from console.api.errors import APIError, NotFound, NotOffered, RequestShown
+from console.api.fields import (
+    JSONObject,
+    Page,
+    inner,
+    mapping,
+    moment,
+    objects,
+    one,
+    required,
+    stamp,
+    text,
+)
+from console.api.resources.api_keys import ApiKey, NewApiKey, OwnKey, User
+from console.api.resources.branches import (
+    Branch,
+    BranchCalls,
+    CatalogCalls,
+    SnapshotCalls,
+)
+from console.api.resources.endpoints import Endpoint, Metrics, PgSetting, Session
 from console.api.resources.history import HistoryCalls
-from console.api.resources.metrics import Metrics
-from console.api.resources.operations import Operation
+from console.api.resources.operations import Event, Operation
 from console.api.resources.projects import Project, ProjectState, Region
-from console.api.resources.roles import CatalogCalls, Database
 from console.api.resources.service_status import StatusCalls
-from console.api.resources.snapshots import SnapshotCalls
 from console.api.resources.webhooks import WebhookCalls
-from console.api.servers import Server, default_server
-from console.api.transport import Transport, may_be_missing, new_once_token
+from console.api.transport import (
+    Calls,
+    Server,
+    Transport,
+    default_server,
+    may_be_missing,
+    new_once_token,
+)
 
 # What is cancelled or retried: ("operations", its id), or ("chains", a chain's id).
 Target = tuple[Literal["operations", "chains"], str]
@@ -31,12 +49,9 @@ MAX_PAGE_SIZE = 400
 MAX_PAGES = 25
 
 
-class ManagementAPI:
-    """The API as one user sees it.
-
-    Every method raises an `APIError` if the API refuses (the subclass says how), fails, is too
-    slow, cannot be reached, or returns an invalid answer. Ids are the API's own strings.
-    """
+class ManagementAPI(Calls):
+    """The API as one user sees it. An `APIError` says how the API refuses, or that it fails, is too
+    slow, cannot be reached, or returns an invalid answer. Ids are the API's own strings."""
 
     def __init__(
         self, key: str, server: Server | None = None, *, has_marks: bool = False, once: str = ""
@@ -46,7 +61,7 @@ class ManagementAPI:
         of `mark`. `once` is of the form that was sent (`Transport.once`)."""
         self.server = server or default_server()
         self._has_marks = has_marks
-        self._transport = Transport(key, self.server, once=once)
+        super().__init__(Transport(key, self.server, once=once))
         self.branching = BranchCalls(self._transport)
         self.catalog = CatalogCalls(self._transport)
         self.history = HistoryCalls(self._transport)
@@ -79,32 +94,25 @@ class ManagementAPI:
     # Account
 
     def me(self) -> User:
-        return User.read(_mapping(self._transport.get("users", "me")))
+        return User.read(mapping(self._transport.get("users", "me")))
 
     def own_key(self) -> OwnKey:
-        return OwnKey.read(_mapping(self._transport.get("auth")))
+        return OwnKey.read(mapping(self._transport.get("auth")))
 
     def regions(self) -> list[Region]:
         """Return the regions; none if the server does not list them."""
         try:
-            data = self._transport.get("regions")
+            return self._list(Region, "regions")
         except NotFound:
             return []
-        return [Region.read(item) for item in objects(data, "regions")]
 
     def api_keys(self) -> list[ApiKey]:
         return [ApiKey.read(item) for item in objects(self._transport.get("api_keys"))]
 
     def create_api_key(self, body: JSONObject) -> NewApiKey:
         """Create a key. A server whose keys cannot be limited makes one without these limits."""
-        data = _mapping(self._transport.send("POST", "api_keys", body=body))
-        key_id = data.get("id")
-        return NewApiKey(
-            id=key_id if isinstance(key_id, int) else 0,
-            name=text(data, "name") or text(body, "key_name"),
-            key=required(data, "key"),
-            limits=KeyLimits.read(data),
-        )
+        data = mapping(self._transport.send("POST", "api_keys", body=body))
+        return NewApiKey.read({**data, "name": text(data, "name") or text(body, "key_name")})
 
     def revoke_api_key(self, key_id: int) -> None:
         self._transport.send("DELETE", "api_keys", str(key_id))
@@ -116,10 +124,8 @@ class ManagementAPI:
         return Page.read(data, "projects", Project.read, limit=limit)
 
     def all_projects(self) -> list[Project]:
-        """Return the account's projects, however many pages they take.
-
-        At most MAX_PAGES are read, as a server may return pages without end.
-        """
+        """Return the account's projects, however many pages they take. At most MAX_PAGES are read,
+        as a server may return pages without end."""
         found: dict[str, Project] = {}
         cursor = ""
         for _ in range(MAX_PAGES):
@@ -141,7 +147,7 @@ class ManagementAPI:
         return [ProjectState.read(item) for item in objects(data, "projects")]
 
     def project(self, project_id: str) -> Project:
-        return Project.read(one(self._transport.get("projects", project_id), "project"))
+        return self._one(Project, "project", "projects", project_id)
 
     def create_project(self, body: JSONObject) -> Project:
         return Project.read(one(self._transport.send("POST", "projects", body=body), "project"))
@@ -169,23 +175,18 @@ class ManagementAPI:
     # Branches
 
     def branches(self, project_id: str) -> list[Branch]:
-        data = self._transport.get("projects", project_id, "branches")
-        return [Branch.read(item) for item in objects(data, "branches")]
+        return self._list(Branch, "projects", project_id, "branches")
 
     def branch(self, project_id: str, branch_id: str) -> Branch:
-        return Branch.read(
-            one(self._transport.get("projects", project_id, "branches", branch_id), "branch")
-        )
+        return self._one(Branch, "branch", "projects", project_id, "branches", branch_id)
 
     # Endpoints
 
     def endpoints(self, project_id: str) -> list[Endpoint]:
-        data = self._transport.get("projects", project_id, "endpoints")
-        return [Endpoint.read(item) for item in objects(data, "endpoints")]
+        return self._list(Endpoint, "projects", project_id, "endpoints")
 
     def endpoint(self, project_id: str, endpoint_id: str) -> Endpoint:
-        data = self._transport.get("projects", project_id, "endpoints", endpoint_id)
-        return Endpoint.read(one(data, "endpoint"))
+        return self._one(Endpoint, "endpoint", "projects", project_id, "endpoints", endpoint_id)
 
     def create_endpoint(self, project_id: str, body: JSONObject) -> Endpoint:
         data = self._transport.send("POST", "projects", project_id, "endpoints", body=body)
@@ -200,21 +201,18 @@ class ManagementAPI:
         )
         return Endpoint.read(one(data, "endpoint"))
 
-    def start_endpoint(self, project_id: str, endpoint_id: str) -> None:
-        self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, "start")
-
-    def suspend_endpoint(self, project_id: str, endpoint_id: str) -> None:
-        self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, "suspend")
+    def run_endpoint(
+        self, project_id: str, endpoint_id: str, verb: Literal["start", "suspend", "restart"]
+    ) -> None:
+        self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, verb)
 
     def delete_endpoint(self, project_id: str, endpoint_id: str) -> None:
         self._transport.send("DELETE", "projects", project_id, "endpoints", endpoint_id)
 
     def pg_settings(self, project_id: str, endpoint_id: str) -> list[PgSetting]:
-        """Return the Postgres settings that the endpoint may have."""
         path = ("projects", project_id, "endpoints", endpoint_id, "pg_settings")
         with may_be_missing("The server does not list Postgres settings."):
-            data = self._transport.get(*path)
-        return [PgSetting.read(item) for item in objects(data, "pg_settings")]
+            return self._list(PgSetting, *path)
 
     def sessions(self, project_id: str, endpoint_id: str) -> tuple[list[Session], datetime | None]:
         """Return the sessions in the endpoint's compute, and when it will be suspended; None if it
@@ -231,17 +229,7 @@ class ManagementAPI:
             data = self._transport.get(*path, query={"from": stamp(since), "step": step})
         return Metrics.read(one(data, "metrics"))
 
-    def restart_endpoint(self, project_id: str, endpoint_id: str) -> None:
-        self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, "restart")
-
     # Connecting
-
-    def roles(self, project_id: str, branch_id: str) -> list[str]:
-        """The names of the branch's roles."""
-        return [role.name for role in self.catalog.roles(project_id, branch_id)]
-
-    def databases(self, project_id: str, branch_id: str) -> list[Database]:
-        return self.catalog.databases(project_id, branch_id)
 
     def connection_uri(
         self,
@@ -265,7 +253,7 @@ class ManagementAPI:
         if not password:
             query["password"] = json.dumps(password)
         data = self._transport.get("projects", project_id, "connection_uri", query=query)
-        return required(_mapping(data), "uri")
+        return required(mapping(data), "uri")
 
     # Operations
 
@@ -280,8 +268,8 @@ class ManagementAPI:
         return Page.read(data, "operations", Operation.read, limit=limit)
 
     def operation(self, project_id: str, operation_id: str) -> Operation:
-        data = self._transport.get("projects", project_id, "operations", operation_id)
-        return Operation.read(one(data, "operation"))
+        path = ("projects", project_id, "operations", operation_id)
+        return self._one(Operation, "operation", *path)
 
     def steer(self, project_id: str, target: Target, verb: Verb) -> list[Operation]:
         """Cancel or retry. Returns the operations concerned; for a retry, the new ones."""
@@ -295,7 +283,7 @@ class ManagementAPI:
         account; "" if there is none. If the call fails, what the page reads next says why."""
         path = ("projects", project_id, "mark") if project_id else ("mark",)
         try:
-            return text(_mapping(self._transport.get(*path)), "mark") if self._has_marks else ""
+            return text(mapping(self._transport.get(*path)), "mark") if self._has_marks else ""
         except APIError:
             return ""
 
@@ -311,9 +299,3 @@ class ManagementAPI:
 
 def _page_query(limit: int, cursor: str) -> dict[str, str | int]:
     return {"limit": limit, "cursor": cursor} if cursor else {"limit": limit}
-
-
-def _mapping(data: object) -> Mapping[str, Any]:
-    if not isinstance(data, Mapping):
-        raise NonsenseAnswer("The response is not an object.")
-    return data

@@ -15,6 +15,7 @@ B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
+Call = Callable[[], A]
 # Of a container that is only read.
 Item = TypeVar("Item", covariant=True)
 
@@ -23,30 +24,21 @@ MAX_THREADS = 32
 
 
 @overload
-def in_parallel(a: Callable[[], A], b: Callable[[], B], /) -> tuple[A, B]: ...
+def in_parallel(a: Call[A], b: Call[B], /) -> tuple[A, B]: ...
+@overload
+def in_parallel(a: Call[A], b: Call[B], c: Call[C], /) -> tuple[A, B, C]: ...
+@overload
+def in_parallel(a: Call[A], b: Call[B], c: Call[C], d: Call[D], /) -> tuple[A, B, C, D]: ...
 @overload
 def in_parallel(
-    a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], /
-) -> tuple[A, B, C]: ...
-@overload
-def in_parallel(
-    a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], d: Callable[[], D], /
-) -> tuple[A, B, C, D]: ...
-@overload
-def in_parallel(
-    a: Callable[[], A],
-    b: Callable[[], B],
-    c: Callable[[], C],
-    d: Callable[[], D],
-    e: Callable[[], E],
-    /,
+    a: Call[A], b: Call[B], c: Call[C], d: Call[D], e: Call[E], /
 ) -> tuple[A, B, C, D, E]: ...
-def in_parallel(*calls: Callable[[], Any]) -> tuple[Any, ...]:
+def in_parallel(*calls: Call[Any]) -> tuple[Any, ...]:
     """Make the calls at the same time. Raises the error of the first call that fails, in order."""
     return tuple(_run_calls(calls))
 
 
-def _run_calls(calls: Sequence[Callable[[], A]]) -> list[A]:
+def _run_calls(calls: Sequence[Call[A]]) -> list[A]:
     """Make the first call in this thread, and each other in a thread of its own. With threads
     shared by all pages, one server that does not answer would delay the pages of all others."""
     if len(calls) < 2:
@@ -61,7 +53,7 @@ def _run_calls(calls: Sequence[Callable[[], A]]) -> list[A]:
         threads.shutdown(wait=False)
 
 
-def or_none(call: Callable[[], A]) -> Callable[[], A | None]:
+def or_none(call: Call[A]) -> Call[A | None]:
     """Return the call as one that returns None if the API refuses or fails."""
 
     def quietly() -> A | None:
@@ -94,21 +86,17 @@ class Part(Generic[Item]):
 
 
 def first_problem(*parts: Part[Any]) -> APIError | None:
-    """Return the problem of the first part that has one worth showing.
-
-    A part that the server lacks, or that the key may not see, is not worth showing.
-    """
+    """Return the problem of the first part that has one worth showing. A part that the server
+    lacks, or that the key may not see, is not worth showing."""
     problems = (one.problem for one in parts)
     return next(
         (one for one in problems if not isinstance(one, NotOffered | Forbidden | None)), None
     )
 
 
-def part(call: Callable[[], Sequence[A] | Page[A]]) -> Callable[[], Part[A]]:
+def part(call: Call[Sequence[A] | Page[A]]) -> Call[Part[A]]:
     """Return the call, for `in_parallel`, as one that returns its failure instead of raising it.
-
-    Unauthorized is still raised, because it concerns the whole page.
-    """
+    Unauthorized is still raised, because it concerns the whole page."""
 
     def tried() -> Part[A]:
         try:

@@ -7,8 +7,9 @@ import re
 import secrets
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
-from urllib.parse import quote, urlencode
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
 
 import requests
 from django.conf import settings
@@ -34,9 +35,10 @@ from console.api.errors import (
     Unauthorized,
     Unreachable,
 )
-from console.api.servers import Server
+from console.api.fields import Resource, objects, one
 
 log = logging.getLogger(__name__)
+R = TypeVar("R", bound=Resource)
 
 # Some answers may take this many times as long as usual. Perch itself gives them up after 60 s.
 LONG_FACTOR = 5
@@ -51,6 +53,35 @@ ONCE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 def new_once_token() -> str:
     """Return a value for the field `once` of a form."""
     return secrets.token_urlsafe(16)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that this console may be used with: only those that its operator has named. If users
+    could type an address, they could make the console send requests to whatever it can reach."""
+
+    # As stored in sessions; "" for the server of MANAGEMENT_API_URL.
+    name: str
+    url: str
+
+    @property
+    def shown_name(self) -> str:
+        return self.name or urlsplit(self.url).netloc
+
+
+def servers() -> list[Server]:
+    """Return all servers, that of MANAGEMENT_API_URL first."""
+    others = settings.OTHER_SERVERS.items()
+    return [default_server(), *(Server(name, url) for name, url in others)]
+
+
+def default_server() -> Server:
+    return Server("", settings.MANAGEMENT_API_URL)
+
+
+def find_server(name: str) -> Server | None:
+    """Return the server of that name; None if the operator does not, or no longer, name it."""
+    return next((server for server in servers() if server.name == name), None)
 
 
 class Transport:
@@ -217,6 +248,21 @@ class Transport:
         )
 
 
+class Calls:
+    """The calls of a part of the API. Every method raises an `APIError` if its call fails."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def _one(self, kind: type[R], name: str, *path: str) -> R:
+        """Return what the answer has under a name."""
+        return kind.read(one(self._transport.get(*path), name))
+
+    def _list(self, kind: type[R], *path: str) -> list[R]:
+        """Return the list at a path, under the name that is the path's last part."""
+        return [kind.read(item) for item in objects(self._transport.get(*path), path[-1])]
+
+
 _pooled = BoundedAdapter(pool_connections=4, pool_maxsize=32)
 
 
@@ -228,10 +274,8 @@ def _address(path: Sequence[str], query: Mapping[str, Any] | None = None) -> str
 
 @contextmanager
 def may_be_missing(words: str) -> Generator[None]:
-    """Raise NotOffered, with these words, if the call inside fails with 404 or 405.
-
-    For a part of the API that not every server has.
-    """
+    """Raise NotOffered, with these words, if the call inside fails with 404 or 405. For a part of
+    the API that not every server has."""
     try:
         yield
     except Refused as problem:

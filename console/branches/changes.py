@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.utils.timezone import localtime
 from django.views.decorators.http import require_http_methods, require_POST
 
-from console.api.errors import APIError, NotFound
+from console.api.errors import NotFound
 from console.api.parallel import in_parallel, or_none, part
 from console.api.resources.branches import Branch
 from console.branches.forms import ResetForm, RestoreForm, name_list
@@ -16,8 +16,8 @@ from console.forms import losses
 from console.forms.api_requests import body_of
 from console.forms.fields import ConfirmForm, LifetimeFields, RenameForm
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside
 from console.pages.listing import by_name
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, act, choices, done, show_confirmation, show_form
 from console.request import ConsoleRequest
 
@@ -201,20 +201,30 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
             request.api.branching.delete(project_id, branch_id)
             url = reverse("branches", args=[project_id])
             return done(request, url, f"Started deleting branch {form.name or branch_id}.")
-    try:
-        page, name = _deletion(request, project_id, branch_id)
-        # Names of branches are unique in their project.
-        form.accept_name(name)
-    except APIError:
-        # A page must not ask to confirm the deletion of a branch that does not exist.
-        if request.method != "POST":
-            raise
-        page = _deletion_page(_page(request, project_id, branch_id))
+    # A page must not ask to confirm the deletion of a branch that does not exist.
+    read = choices(request, lambda: [_with_losses(request, project_id, branch_id)])
+    name, refusal, lost = read[0] if read else ("", "", [])
+    # Names of branches are unique in their project.
+    form.accept_name(name)
+    # For a form that was sent, the API's refusal is shown in the form.
+    blocked = "" if request.method == "POST" else refusal
+    page = FormPage(
+        title=f"Delete branch {name}" if name else "Delete branch",
+        intro="" if blocked else "A deleted branch cannot be recovered. This permanently deletes:",
+        submit="Delete branch",
+        danger=True,
+        back=_page(request, project_id, branch_id),
+        blocked=blocked,
+        losses=() if blocked else lost,
+    )
     return show_form(request, form, page)
 
 
-def _deletion(request: ConsoleRequest, project_id: str, branch_id: str) -> tuple[FormPage, str]:
-    """Return the page, and the branch's name."""
+def _with_losses(
+    request: ConsoleRequest, project_id: str, branch_id: str
+) -> tuple[str, str, list[losses.Loss]]:
+    """Return the branch's name, why it cannot be deleted ("" if it can), and what is lost with it.
+    Raises NotFound."""
     api = request.api
     branches, endpoints, databases, roles, snapshots = in_parallel(
         lambda: api.branches(project_id),
@@ -224,14 +234,8 @@ def _deletion(request: ConsoleRequest, project_id: str, branch_id: str) -> tuple
         part(lambda: api.snapshots.list(project_id)),
     )
     branch, children = _branch_and_children(branches, branch_id)
-    page = _deletion_page(
-        _page(request, project_id, branch_id),
-        title=f"Delete branch {branch.name}",
-        # For a form that was sent, the API's refusal is shown in the form.
-        blocked="" if request.method == "POST" else _deletion_refusal(branch, children),
-        lost=losses.of_branch(branch, endpoints, databases, roles, snapshots),
-    )
-    return page, branch.name
+    lost = losses.of_branch(branch, endpoints, databases, roles, snapshots)
+    return branch.name, _deletion_refusal(branch, children), lost
 
 
 def _deletion_refusal(branch: Branch, children: Sequence[Branch]) -> str:
@@ -247,31 +251,11 @@ def _deletion_refusal(branch: Branch, children: Sequence[Branch]) -> str:
     )
 
 
-def _deletion_page(
-    url: str,
-    *,
-    title: str = "Delete branch",
-    blocked: str = "",
-    lost: Sequence[losses.Loss] = (),
-) -> FormPage:
-    return FormPage(
-        title=title,
-        intro="" if blocked else "A deleted branch cannot be recovered. This permanently deletes:",
-        submit="Delete branch",
-        danger=True,
-        back=url,
-        blocked=blocked,
-        losses=() if blocked else lost,
-    )
-
-
 def with_children(
     request: ConsoleRequest, branches: list[Branch], branch_id: str
 ) -> tuple[Branch | None, list[Branch]]:
-    """Return the branch and its children. Raises NotFound.
-
-    For a form that was sent, return None and no children instead of raising.
-    """
+    """Return the branch and its children. Raises NotFound. For a form that was sent, return None
+    and no children instead of raising."""
     try:
         return _branch_and_children(branches, branch_id)
     except NotFound:

@@ -8,8 +8,7 @@ from django import forms
 from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 
-from console.api.resources.branches import Branch
-from console.api.resources.roles import Database
+from console.api.resources.branches import Branch, Database
 from console.forms.fields import (
     PLAIN,
     LifetimeFields,
@@ -19,6 +18,7 @@ from console.forms.fields import (
     offer,
     offer_branches,
 )
+from console.forms.losses import listed
 from console.templatetags.console_tags import to_the_millisecond
 
 
@@ -139,7 +139,6 @@ class DatabaseForm(forms.Form):
         self.initial.setdefault("owner_name", chosen or next(iter(names), ""))
 
     def changes(self, database: Database) -> dict[str, str]:
-        """Return what differs from the database as it was shown."""
         was = {"name": database.name, "owner_name": database.owner_name}
         return {name: value for name, value in self.cleaned_data.items() if value != was[name]}
 
@@ -207,7 +206,4 @@ MAX_LISTED_NAMES = 5
 
 
 def name_list(branches: Sequence[Branch]) -> str:
-    """Return the branches' names, as words of a sentence."""
-    shown = ", ".join(f"{branch.name}" for branch in branches[:MAX_LISTED_NAMES])
-    more = len(branches) - MAX_LISTED_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
+    return listed([branch.name for branch in branches], MAX_LISTED_NAMES)

@@ -1,18 +1,23 @@
-"""A branch's history as a band, which the server draws as SVG, and as a sentence."""
+"""A branch's history as a band, which the server draws as SVG, as a sentence, and as rows: what
+happened in it, and the commits that removed tables."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil, sqrt
+from typing import Any
 
 from django.utils.timezone import localtime
 
-from console.api.resources.history import Commits, Gap, History, PastMoment
-from console.operations.timescale import Mark, Scale, boxes, percent
+from console.api.errors import APIError, Unauthorized
+from console.api.management_api import ManagementAPI
+from console.api.resources.history import Commits, Gap, History, PastMoment, Removal
+from console.operations.timescale import STRIP_WIDTH, Mark, Scale, boxes, percent
+from console.pages.problems import words_beside
 from console.templatetags.console_tags import size
 
-# Across the whole, in units of the picture; and down: where the band begins and how high it is.
-WIDTH, TOP, HEIGHT = 1440, 14, 36
+# In units of the picture, down: where the band begins and how high it is.
+TOP, HEIGHT = 14, 36
 # The tallest and the smallest bar of commits.
 TALLEST, SMALLEST = 30, 5
 # The most marks of one kind that are drawn, the newest: more would hide each other.
@@ -28,20 +33,11 @@ NO_HISTORY_YET = "No history yet. It begins with the first full copy of the data
 
 
 @dataclass(frozen=True)
-class Slider:
-    """The steps of the slider over the band, counted from its left end."""
-
-    # Seconds.
-    step: int
-    steps: int
-
-
-@dataclass(frozen=True)
 class Band:
     # The first and the last moment, exact to the microsecond.
     earliest: str
     latest: str
-    # SVG paths, in units of WIDTH across and 64 down.
+    # SVG paths, in units of STRIP_WIDTH across and 64 down.
     kept: str
     unread: str
     gaps: str
@@ -52,7 +48,9 @@ class Band:
     removals: Sequence[str]
     axis: Sequence[Mark]
     summary: str
-    slider: Slider
+    # The slider over the band: the seconds of a step, and how many steps it has.
+    step: int
+    steps: int
     # The place of the chosen moment; "" if none is chosen.
     chosen: str
 
@@ -74,21 +72,26 @@ def band(history: History, *, chosen: datetime | None = None) -> Band | None:
     # Rounded up, because otherwise each picture would differ from the one before.
     end = datetime.fromtimestamp(ceil(history.latest.timestamp() / step) * step, UTC)
     scale = Scale(history.earliest, max(end, history.earliest + timedelta(seconds=step)))
-    gaps = [_ends(scale, gap) for gap in history.gaps]
-    read = _x(scale, history.commits_until or scale.end) if _is_unread(history) else WIDTH
+    # A short gap is drawn wide enough to be seen.
+    gaps = [
+        (low := scale.x(gap.since), max(scale.x(gap.until or scale.end), low + 4))
+        for gap in history.gaps
+    ]
+    read = scale.x(history.commits_until or scale.end) if _is_unread(history) else STRIP_WIDTH
     return Band(
         earliest=PastMoment(history.earliest).text,
         latest=PastMoment(history.latest).text,
         kept=boxes([(0, read)], top=TOP, height=HEIGHT),
-        unread=boxes([(read, WIDTH)], top=TOP, height=HEIGHT) if _is_unread(history) else "",
+        unread=boxes([(read, STRIP_WIDTH)], top=TOP, height=HEIGHT) if _is_unread(history) else "",
         gaps=boxes(gaps, top=TOP, height=HEIGHT),
         commits=_bars(history, scale),
         bases=_places(scale, [base.at for base in history.bases]),
-        restores=_places(scale, history.restores),
+        restores=_places(scale, [one.at for one in history.restores]),
         removals=_places(scale, [one.at for one in history.removals]),
         axis=scale.marks_of_day(most=MAX_TIMES),
         summary=summary(history),
-        slider=Slider(step, ceil(scale.seconds / step)),
+        step=step,
+        steps=ceil(scale.seconds / step),
         chosen=next(iter(_places(scale, [chosen] if chosen else [])), ""),
     )
 
@@ -97,24 +100,14 @@ def _step(earliest: datetime, latest: datetime) -> int:
     return max(MIN_STEP, ceil((latest - earliest).total_seconds() / MAX_STEPS))
 
 
-def _x(scale: Scale, at: datetime) -> int:
-    return round(min(max(scale.place(at), 0), 100) / 100 * WIDTH)
-
-
-def _ends(scale: Scale, gap: Gap) -> tuple[int, int]:
-    """Return both ends of a gap. A short one is drawn wide enough to be seen."""
-    low, high = _x(scale, gap.since), _x(scale, gap.until or scale.end)
-    return low, max(high, low + 4)
-
-
 def _bars(history: History, scale: Scale) -> str:
     """Return a bar for each period with commits. Heights grow with the root of the count: one
     commit in a period remains visible beside a thousand in another."""
     shown = [
         (low, high, one.count)
         for one in history.commits
-        if (low := _x(scale, one.since)) < WIDTH
-        and (high := _x(scale, _end(one, scale))) > 0
+        if (low := scale.x(one.since)) < STRIP_WIDTH
+        and (high := scale.x(_end(one, scale))) > 0
         and one.count
     ]
     most = max((count for _, _, count in shown), default=0)
@@ -143,9 +136,10 @@ def summary(history: History) -> str:
     taken = "" if history.disk_bytes is None else f", {size(history.disk_bytes)} on the disk"
     until = history.commits_until if _is_unread(history) else None
     unread = f"; commits since {time_and_day(until)} are not read yet" if until else ""
+    is_now = history.latest > datetime.now(UTC) - NOW_WITHIN
     return (
         f"From {time_and_day(history.earliest)} to "
-        f"{'now' if _is_now(history.latest) else time_and_day(history.latest)}, "
+        f"{'now' if is_now else time_and_day(history.latest)}, "
         f"{bases} full {'copy' if bases == 1 else 'copies'}, "
         f"{size(history.log_bytes)} of log{taken}; {_gaps(history.gaps)}{unread}."
     )
@@ -155,10 +149,6 @@ def _is_unread(history: History) -> bool:
     """Whether the newest commits are not known, so that a time without any may have had some."""
     until, latest = history.commits_until, history.latest
     return bool(until and latest and latest - until > timedelta(seconds=MIN_STEP))
-
-
-def _is_now(latest: datetime) -> bool:
-    return latest > datetime.now(UTC) - NOW_WITHIN
 
 
 def _gaps(gaps: Sequence[Gap]) -> str:
@@ -185,7 +175,7 @@ def happenings(history: History) -> list[Happening]:
             Happening(base.at, "Full copy", size(base.size) if base.size else "")
             for base in history.bases
         ),
-        *(Happening(at, "Restore", "") for at in history.restores),
+        *(Happening(one.at, "Restore", "") for one in history.restores),
         *(
             Happening(one.at, "Tables removed", f"{one.files} file{'' if one.files == 1 else 's'}")
             for one in history.removals
@@ -196,3 +186,32 @@ def happenings(history: History) -> list[Happening]:
         reason = f"{until}: {gap.reason}" if gap.reason else until
         found.append(Happening(gap.since, "Gap", reason))
     return sorted(found, key=lambda one: one.at, reverse=True)
+
+
+# The smallest difference between two moments.
+ONE_MICROSECOND = timedelta(microseconds=1)
+MAX_SHOWN = 10
+
+
+def undos(history: History) -> list[tuple[Removal, str]]:
+    """Return the commits that removed tables, each with the moment just before it."""
+    newest = list(reversed(history.removals))[:MAX_SHOWN]
+    return [(one, PastMoment(one.at - ONE_MICROSECOND).text) for one in newest]
+
+
+def newest_history(
+    api: ManagementAPI, project_id: str, branch_id: str
+) -> tuple[History, dict[str, Any]]:
+    """Return the history with its newest commits, which the server may not have read yet, and the
+    context that says so to `_undos.html`."""
+    history = api.history.of_branch(project_id, branch_id)
+    if history.latest is None:
+        return history, {"has_looked": True}
+    try:
+        # To answer this, the server reads the log up to the present.
+        api.history.resolve(project_id, branch_id, PastMoment(history.latest))
+    except Unauthorized:
+        raise
+    except APIError as error:
+        return history, {"has_looked": True, "not_looked": words_beside(error)}
+    return api.history.of_branch(project_id, branch_id), {"has_looked": True}

@@ -16,10 +16,10 @@ from console.branches.picture import picture
 from console.branches.rows import BranchRow, branch_rows, with_tree_lines
 from console.endpoints.rows import endpoint_rows
 from console.forms.api_requests import body_of
-from console.pages.addresses import back
-from console.pages.form_errors import problems_beside
-from console.pages.listing import Listing, Order, by_name, listing
-from console.pages.live_regions import Polling, page_and_region, polling
+from console.pages.addresses import back, with_query
+from console.pages.listing import Listing, Order, by_name, by_time, listing
+from console.pages.live_regions import Shown, page_and_region, polling
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, choices, done, show_form
 from console.pages.statuses import ENDPOINT_STATES
 from console.request import ConsoleRequest
@@ -40,7 +40,7 @@ ORDERS: Mapping[str, Order[BranchRow]] = {
     "name": Order("Name", lambda row: by_name(row.branch.name)),
     "newest": Order(
         "Newest first",
-        lambda row: row.branch.created_at.timestamp() if row.branch.created_at else 0.0,
+        lambda row: by_time(row.branch.created_at),
         reverse=True,
     ),
     "size": Order(
@@ -82,7 +82,6 @@ def branch_list(request: HttpRequest, rows: Sequence[BranchRow]) -> BranchList:
 
 
 def _searched(row: BranchRow) -> Iterable[str]:
-    """Return the texts in which a search looks for the row."""
     endpoint_id = row.endpoint.endpoint.id if row.endpoint else ""
     return (row.branch.name, row.branch.id, endpoint_id)
 
@@ -101,7 +100,7 @@ def _ancestors(row: BranchRow, rows: Sequence[BranchRow]) -> list[BranchRow]:
 MAX_OPERATIONS = 50
 
 
-def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+def _contents(request: ConsoleRequest, project_id: str) -> Shown:
     api = request.api
     operations, project, branches, endpoints, snapshots = in_parallel(
         lambda: api.operations(project_id, limit=MAX_OPERATIONS),
@@ -114,13 +113,12 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
     rows = branch_rows(branches, of_endpoints)
     known = {branch.id for branch in branches}
     found = branch_list(request, rows)
-    query = f"?{found.listing.query}" if found.listing.query else ""
     here = reverse("branches", args=[project_id])
     context = {
         "project": project,
         "here": here,
         # The URL to which forms return, with the page and the search of the list.
-        "origin": here + query,
+        "origin": with_query(here, found.listing.query),
         "listing": found.listing,
         "count": len(rows),
         "list": found,
@@ -129,8 +127,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         # The snapshots of deleted branches. All others are on the page of their branch.
         "orphans": [one for one in snapshots.items if one.source_branch_id not in known],
     }
-    url = reverse("branches_live", args=[project_id]) + query
-    return context, polling(request, url, operations.items)
+    return context, polling(request, operations.items, found.listing.query)
 
 
 index, index_live = page_and_region(_contents, "branches.html", "_branches.html")
@@ -156,7 +153,6 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     page = FormPage(
         title="Create branch",
         intro="A copy of the parent's roles, databases and data.",
-        submit="Create branch",
         back=url,
     )
     return show_form(request, form, page)

@@ -21,13 +21,18 @@ from console.api.resources.branches import Branch
 from console.api.resources.history import History, PastMoment, ResolvedMoment
 from console.branches.changes import replace_data, replacement_refusal, with_children
 from console.branches.forms import NAMED, MomentShown, name_for_current_data, name_list
-from console.branches.history_band import band, happenings, summary
-from console.branches.removals import ONE_MICROSECOND, newest_history, undos
+from console.branches.history_band import (
+    ONE_MICROSECOND,
+    band,
+    happenings,
+    newest_history,
+    summary,
+    undos,
+)
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, LifetimeFields
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside, translate_message
-from console.pages.problems import spell_out
+from console.pages.problems import problems_beside, spell_out, translate_message
 from console.pages.responses import FormPage, choices, done, show_form
 from console.request import ConsoleRequest
 
@@ -42,10 +47,7 @@ UNREADABLE = "Enter a time such as 2026-01-31 14:03:00Z or 14:03:00, or an LSN s
 
 def read_moment(text: str) -> PastMoment:
     """Read a time or an LSN as people type it. A time without a zone is in the reader's, and one
-    without a day is the last one that has passed.
-
-    Raises ValidationError.
-    """
+    without a day is the last one that has passed. Raises ValidationError."""
     typed = text.strip()
     if LSN.fullmatch(typed):
         return PastMoment(lsn=typed.upper())
@@ -137,7 +139,6 @@ def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
 
 
 def _history_context(history: History, chosen: datetime | None = None) -> dict[str, Any]:
-    """Return what the page shows of the history."""
     return {
         "history": history,
         "band": band(history, chosen=chosen),

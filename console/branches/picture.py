@@ -6,8 +6,7 @@ with children. The others are drawn beside the nearest named branch that they de
 "flock" of birds and, for those without an endpoint, of buds.
 
 It is made of `Drawn` alone, by which it is kept: the page renews it every few seconds, and most
-renewals change nothing.
-"""
+renewals change nothing."""
 
 import html
 from collections import defaultdict
@@ -56,8 +55,6 @@ KEPT = 64
 
 
 class Drawn(NamedTuple):
-    """What the picture shows of a branch."""
-
     id: str
     name: str
     is_default: bool

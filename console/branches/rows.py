@@ -3,13 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from console.api.resources.branches import Branch
 from console.endpoints.rows import EndpointRow
-from console.pages.listing import by_name
+from console.pages.listing import by_name, by_time
 from console.pages.statuses import branch_word
 
 # Pixels: the width of one level, and the most for all levels. On a phone, more would leave too
@@ -91,7 +91,7 @@ class BranchRow:
             name=branch.name,
             is_default=branch.default,
             is_protected=branch.protected,
-            level=self.level if self.is_too_deep_to_draw else 0,
+            level=self.level if self.level > MAX_DRAWN_DEPTH else 0,
             pending=self.pending,
             was_not_created=self.was_not_created,
             parent_id=self.parent.id if self.parent else "",
@@ -105,10 +105,6 @@ class BranchRow:
             endpoint_pending=row.pending if row else "",
             failed_start_id=row.failed_start.id if row and row.failed_start else "",
         )
-
-    @property
-    def is_too_deep_to_draw(self) -> bool:
-        return self.level > MAX_DRAWN_DEPTH
 
 
 def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) -> list[BranchRow]:
@@ -168,4 +164,4 @@ def _tree_lines(goes_on: Sequence[bool], step: float) -> TreeLines | None:
 
 
 def _age(branch: Branch) -> tuple[datetime, Any]:
-    return (branch.created_at or datetime.min.replace(tzinfo=UTC), by_name(branch.name))
+    return by_time(branch.created_at), by_name(branch.name)

@@ -78,7 +78,7 @@ def compare(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
     project, branches, databases = in_parallel(
         lambda: api.project(project_id),
         lambda: api.branches(project_id),
-        part(lambda: api.databases(project_id, branch_id)),
+        part(lambda: api.catalog.databases(project_id, branch_id)),
     )
     branch = next((one for one in branches if one.id == branch_id), None)
     if branch is None:

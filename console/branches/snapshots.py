@@ -7,13 +7,12 @@ from django.views.decorators.http import require_http_methods
 
 from console.api.errors import NotFound
 from console.api.parallel import in_parallel
-from console.api.resources.branches import Branch
-from console.api.resources.snapshots import Snapshot
+from console.api.resources.branches import Snapshot
 from console.branches.forms import SnapshotEditForm, SnapshotForm, SnapshotRestoreForm
 from console.forms.api_requests import body_of
 from console.forms.losses import Loss
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, choices, done, show_confirmation, show_form
 from console.request import ConsoleRequest
 from console.templatetags.console_tags import size
@@ -32,7 +31,6 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         title="Create snapshot",
         intro="A copy of the branch as it is now, with its roles, passwords and databases. "
         "It is kept if the branch is deleted.",
-        submit="Create snapshot",
         back=url,
     )
     return show_form(request, form, page)
@@ -63,12 +61,20 @@ def restore(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpR
     form = SnapshotRestoreForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
-            return _restore(request, project_id, snapshot_id, form)
+            body = body_of(form, "snapshot_restore")
+            restored_id = request.api.snapshots.restore(project_id, snapshot_id, body)
+            words = (
+                "Started restoring the branch from the snapshot."
+                if form.cleaned_data["target_id"]
+                else "Started creating a branch from the snapshot."
+            )
+            return done(request, reverse("branch", args=[project_id, restored_id]), words)
     snapshots, branches = in_parallel(
         lambda: choices(request, lambda: _list_of_one(request, project_id, snapshot_id)),
         lambda: choices(request, lambda: request.api.branches(project_id)),
     )
-    form.offer_targets(_source_first(branches, snapshots))
+    source_id = snapshots[0].source_branch_id if snapshots else ""
+    form.offer_targets(sorted(branches, key=lambda branch: branch.id != source_id))
     name = f"snapshot {snapshots[0].name}" if snapshots else "the snapshot"
     page = FormPage(
         title=f"Restore {name}",
@@ -79,19 +85,6 @@ def restore(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpR
         back=url,
     )
     return show_form(request, form, page)
-
-
-def _restore(
-    request: ConsoleRequest, project_id: str, snapshot_id: str, form: SnapshotRestoreForm
-) -> HttpResponse:
-    body = body_of(form, "snapshot_restore")
-    branch_id = request.api.snapshots.restore(project_id, snapshot_id, body)
-    words = (
-        "Started restoring the branch from the snapshot."
-        if form.cleaned_data["target_id"]
-        else "Started creating a branch from the snapshot."
-    )
-    return done(request, reverse("branch", args=[project_id, branch_id]), words)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -133,8 +126,3 @@ def _list_of_one(request: ConsoleRequest, project_id: str, snapshot_id: str) -> 
     if not found:
         raise NotFound("snapshot not found", status=404)
     return found
-
-
-def _source_first(branches: list[Branch], snapshots: list[Snapshot]) -> list[Branch]:
-    source_id = snapshots[0].source_branch_id if snapshots else ""
-    return sorted(branches, key=lambda branch: branch.id != source_id)

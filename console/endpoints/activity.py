@@ -1,25 +1,20 @@
 """An endpoint's activity: when it was active and when idle, as strips, sentences and rows.
 
 The history comes from the API's events or, if the server has none, from the endpoint's operations.
-The time before the oldest of them is shown as unknown.
-"""
+The time before the oldest of them is shown as unknown."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from statistics import median
 
-from console.api.resources.actors import Actor
 from console.api.resources.endpoints import Endpoint
-from console.api.resources.events import Event
-from console.api.resources.operations import Operation
-from console.operations.timescale import boxes
+from console.api.resources.operations import Actor, Event, Operation
+from console.operations.timescale import STRIP_WIDTH, boxes
 from console.pages.statuses import action_name, operation_status
 from console.templatetags.console_tags import duration
 
 WOKE, SLEPT, FAILED = "woke", "slept", "failed"
-# The width of a strip in its own units. On the strip of a day, one unit is a minute.
-WIDTH = 1440
 # If more than this fraction of a strip is empty, the reason is written there.
 REASON_MIN_FRACTION = 0.4
 MAX_LOOKBACK = timedelta(days=7)
@@ -60,9 +55,7 @@ class History:
 
 def from_events(events: Sequence[Event], starts: Iterable[Operation], *, is_cut: bool) -> History:
     """Make a history of `events`, the newest first. `is_cut` means that older ones were not read.
-
-    `starts` are the operations that started the compute; the durations are theirs.
-    """
+    `starts` are the operations that started the compute; the durations are theirs."""
     took = {operation.id: operation for operation in starts}
     turns = [_of_event(event, took) for event in events if event.at and event.type in KINDS]
     oldest = events[-1].at if is_cut and events else None
@@ -136,7 +129,7 @@ class Band:
     """One strip, and a sentence that says the same."""
 
     name: str
-    # SVG paths, in units of WIDTH across and 40 down.
+    # SVG paths, in units of STRIP_WIDTH across and 40 down.
     known: str
     active: str
     wakes: str
@@ -192,11 +185,11 @@ def _band(
     why_empty = _why_empty(endpoint, begun, start)
 
     def x(moment: datetime) -> int:
-        return round((moment - start) / (end - start) * WIDTH)
+        return round((moment - start) / (end - start) * STRIP_WIDTH)
 
     return Band(
         name=name,
-        known=boxes([(x(begun), WIDTH)]),
+        known=boxes([(x(begun), STRIP_WIDTH)]),
         # Widen very short activity, so that it stays visible.
         active=boxes([(x(low), max(x(high), x(low) + 2)) for low, high in spans]),
         wakes=_lines({x(turn.at) for turn in turns if turn.kind == WOKE}, "2v7"),
@@ -209,8 +202,8 @@ def _band(
             Tick("100%", "now", "end"),
         ],
         summary=_summary(spans, turns, why_empty),
-        before=Tick(f"{x(begun) / WIDTH * 50:.3f}%", why_empty, "middle")
-        if x(begun) > WIDTH * REASON_MIN_FRACTION
+        before=Tick(f"{x(begun) / STRIP_WIDTH * 50:.3f}%", why_empty, "middle")
+        if x(begun) > STRIP_WIDTH * REASON_MIN_FRACTION
         else None,
     )
 

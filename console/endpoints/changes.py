@@ -12,7 +12,7 @@ from console.api.parallel import in_parallel, part
 from console.forms import losses
 from console.forms.fields import ConfirmForm
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, act, choices, done, show_confirmation, show_form
 from console.request import ConsoleRequest
 
@@ -21,7 +21,7 @@ Call = Callable[[ManagementAPI, str, str, bool], object]
 # For the last part of a button's URL, the API call that the button makes. `on` is the new position
 # of a switch.
 CHANGES: Mapping[str, Call] = {
-    "start": lambda api, project, endpoint, on: api.start_endpoint(project, endpoint),
+    "start": lambda api, project, endpoint, on: api.run_endpoint(project, endpoint, "start"),
     "enable": lambda api, project, endpoint, on: api.update_endpoint(
         project, endpoint, {"disabled": False}
     ),
@@ -47,14 +47,14 @@ TO_CONFIRM: Mapping[str, ChangeToConfirm] = {
         "Suspend endpoint",
         "will be suspended. Open connections are closed; the next connection starts it again.",
         "Suspend",
-        lambda api, project, endpoint, on: api.suspend_endpoint(project, endpoint),
+        lambda api, project, endpoint, on: api.run_endpoint(project, endpoint, "suspend"),
     ),
     "restart": ChangeToConfirm(
         "Restart endpoint",
         "will be restarted. Open connections are closed, and new connections wait until it has "
         "started.",
         "Restart",
-        lambda api, project, endpoint, on: api.restart_endpoint(project, endpoint),
+        lambda api, project, endpoint, on: api.run_endpoint(project, endpoint, "restart"),
     ),
     "disable": ChangeToConfirm(
         "Disable endpoint",

@@ -1,20 +1,19 @@
 """An endpoint's metrics as charts, which the server draws as SVG, with their rows for tables.
 
 Lines are drawn in steps, as each point stands for a period. They have a gap where the endpoint did
-not run.
-"""
+not run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import floor, log10
 
-from console.api.resources.metrics import Metrics, Point
-from console.operations.timescale import Mark, Scale, boxes, percent
+from console.api.resources.endpoints import Metrics, Point
+from console.operations.timescale import STRIP_WIDTH, Mark, Scale, boxes, percent
 from console.templatetags.console_tags import NOTHING, size
 
-# The units of the pictures, across and down.
-WIDTH, HEIGHT = 1440, 100
+# The units of the pictures down; across, they are STRIP_WIDTH.
+HEIGHT = 100
 # The most intervals between times on the axis, so that they fit on a phone.
 MAX_TIMES = 5
 # What the largest number on an axis may be, times a power of ten.
@@ -33,8 +32,6 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a chart shows."""
-
     name: str
     title: str
     series: Sequence[Series]
@@ -53,7 +50,7 @@ class Chart:
 @dataclass(frozen=True)
 class Line:
     label: str
-    # SVG paths in units of WIDTH and HEIGHT: the line, and the area beneath it.
+    # SVG paths in units of STRIP_WIDTH across and HEIGHT: the line, and the area beneath it.
     line: str
     area: str
 
@@ -74,8 +71,8 @@ class Axis:
     """The time axis that all charts share, with the endpoint's activity along it."""
 
     times: Sequence[Mark]
-    # SVG paths of boxes, in units of WIDTH and 10 down: the time for which the activity is known,
-    # and that in which the endpoint was active.
+    # SVG paths of boxes, in units of STRIP_WIDTH across and 10 down: the time for which the
+    # activity is known, and that in which the endpoint was active.
     known: str
     active: str
     # For how long the endpoint was active, in milliseconds; None if its activity is not known.
@@ -296,17 +293,12 @@ def _line(
     for point, value in zip(metrics.points, values, strict=True):
         if value is None:
             continue
-        left, right = x(scale, point.at), x(scale, point.at + step)
+        left, right = scale.x(point.at), scale.x(point.at + step)
         down = round(HEIGHT * (1 - min(value / top, 1)))
         line.append(f"V{down}H{right}" if left == edge else f"M{left} {down}H{right}")
         area.append(f"M{left} {HEIGHT}V{down}H{right}V{HEIGHT}z")
         edge = right
     return Line(label, "".join(line), "".join(area))
-
-
-def x(scale: Scale, at: datetime) -> int:
-    """Return the place of a moment in units of WIDTH. What is outside of the scale is cut off."""
-    return round(min(max(scale.place(at), 0), 100) / 100 * WIDTH)
 
 
 def axis(
@@ -322,10 +314,10 @@ def axis(
     active = sum((max(min(high, end) - low, timedelta()) for low, high in spans), timedelta())
     return Axis(
         times=scale.marks_of_day(most=MAX_TIMES),
-        known=boxes([(x(scale, since), WIDTH)], top=0, height=10),
+        known=boxes([(scale.x(since), STRIP_WIDTH)], top=0, height=10),
         # Widen very short activity, so that it stays visible.
         active=boxes(
-            [(left := x(scale, low), max(x(scale, high), left + 3)) for low, high in spans],
+            [(left := scale.x(low), max(scale.x(high), left + 3)) for low, high in spans],
             top=0,
             height=10,
         ),

@@ -1,7 +1,12 @@
-"""The pages that say how to connect through an endpoint."""
+"""The pages that say how to connect through an endpoint: from which program, and with which role,
+database and address."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
+from django import forms
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
@@ -9,12 +14,109 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from console.api.errors import APIError, Forbidden, NonsenseAnswer, OutOfDate, Unauthorized
 from console.api.parallel import in_parallel, or_none
+from console.api.resources.branches import Database
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
-from console.endpoints.connection_form import ConnectionForm
-from console.endpoints.connection_strings import in_style
+from console.endpoints.connection_strings import LABELS, URL, Target, in_style
+from console.forms.fields import OpenChoiceField, offer
 from console.pages.problems import spell_out
 from console.request import ConsoleRequest
+
+# The address is the endpoint's own host name. The API's URI may have another, which always resolves
+# and takes the endpoint's id as an option.
+BY_NAME = "name"
+
+
+@dataclass(frozen=True)
+class ChosenConnection:
+    """The choices of the connection form, with defaults for those that were left out."""
+
+    role: str
+    database: str
+    pooled: bool
+    style: str
+    address: str
+    branch: str
+
+    @property
+    def fields(self) -> Sequence[tuple[str, str]]:
+        """The fields that ask for the same connection again."""
+        pooled = [("pooled", "on")] if self.pooled else []
+        by_name = [("address", self.address)] if self.address else []
+        return [
+            ("branch", self.branch),
+            ("role", self.role),
+            ("database", self.database),
+            *pooled,
+            ("style", self.style),
+            *by_name,
+        ]
+
+    @property
+    def query(self) -> str:
+        return urlencode(self.fields)
+
+    def target(self, uri: str, endpoint: Endpoint) -> Target:
+        """Return where the API's `uri` leads, with the chosen address. Raises ValueError if it is
+        no connection URI."""
+        found = Target.read(uri)
+        if self.address != BY_NAME or not found.names_endpoint_by_option:
+            return found
+        return found.at(endpoint.pooled_host if self.pooled else endpoint.host)
+
+
+class ConnectionForm(forms.Form):
+    """How to connect. It is always usable: omitted or unknown choices have defaults."""
+
+    style = OpenChoiceField(label="For", required=False)
+    role = OpenChoiceField(label="Role", required=False)
+    database = OpenChoiceField(label="Database", required=False)
+    address = OpenChoiceField(label="Address", required=False)
+    pooled = forms.BooleanField(label="Pooled", required=False)
+    branch = forms.CharField(required=False, widget=forms.HiddenInput)
+
+    def __init__(
+        self, data: Any, *, endpoint: Endpoint, roles: Sequence[str], databases: Sequence[Database]
+    ) -> None:
+        names = [database.name for database in databases]
+        database = data.get("database") if data.get("database") in names else names[0]
+        owner = next(one.owner_name for one in databases if one.name == database)
+        usual = owner if owner in roles else roles[0]
+        role = data.get("role") if data.get("role") in roles else usual
+        chosen = {
+            "role": role,
+            "database": database,
+            "style": data.get("style") if data.get("style") in LABELS else URL,
+            "address": BY_NAME if data.get("address") == BY_NAME else "",
+            "branch": endpoint.branch_id,
+        }
+        if data.get("pooled"):
+            chosen["pooled"] = "on"
+        super().__init__(chosen)
+        offer(self, "style", LABELS.items())
+        offer(self, "role", ((name, name) for name in roles))
+        offer(self, "database", ((name, name) for name in names))
+        self._endpoint = endpoint
+
+    def chosen(self) -> ChosenConnection:
+        """Return the choices, once the form is validated."""
+        return ChosenConnection(**self.cleaned_data)
+
+    def offer_addresses(self, uri: str) -> None:
+        """Offer the addresses. The first is that of the API's `uri`, which always resolves. If that
+        is the endpoint's own host name, there is no second one to choose."""
+        found = Target.read(uri)
+        if not (found.names_endpoint_by_option and self._endpoint.host):
+            del self.fields["address"]
+            return
+        offer(
+            self,
+            "address",
+            [
+                ("", f"{found.host} (needs no DNS)"),
+                (BY_NAME, f"{self._endpoint.host} (if the name resolves)"),
+            ],
+        )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -81,10 +183,8 @@ def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
 
 @require_safe
 def through_branch(request: ConsoleRequest, project_id: str, branch_id: str = "") -> HttpResponse:
-    """Redirect to the connection through a branch's endpoint.
-
-    Without `branch_id`, that is the project's default branch or, if that has no endpoint, any.
-    """
+    """Redirect to the connection through a branch's endpoint. Without `branch_id`, that is the
+    project's default branch or, if that has no endpoint, any."""
     project, endpoints, branches = in_parallel(
         lambda: request.api.project(project_id),
         lambda: request.api.endpoints(project_id),
@@ -110,12 +210,9 @@ def _template(request: ConsoleRequest) -> str:
 def _read(
     request: ConsoleRequest, project_id: str, endpoint_id: str
 ) -> tuple[Project | None, Endpoint, str, ConnectionForm | None]:
-    """Read the project, the endpoint and its branch's name, and fill in the form.
-
-    The project is None unless the whole page is requested, which names it. The branch's name is ""
-    in a part of another page, which names it already. The form is None if there is nothing to
-    choose.
-    """
+    """Read the project, the endpoint and its branch's name, and fill in the form. The project is
+    None unless the whole page is requested, which names it. The branch's name is "" in a part of
+    another page, which names it already. The form is None if there is nothing to choose."""
     api = request.api
     data = request.POST or request.GET
     # Every link to this page names the branch, so that the branch's roles and databases can be read
@@ -129,15 +226,15 @@ def _read(
     endpoint, project, roles, databases, branch_name = in_parallel(
         lambda: api.endpoint(project_id, endpoint_id),
         lambda: None if request.htmx else api.project(project_id),
-        or_none(lambda: api.roles(project_id, branch_id) if branch_id else None),
-        or_none(lambda: api.databases(project_id, branch_id) if branch_id else None),
+        or_none(lambda: api.catalog.role_names(project_id, branch_id) if branch_id else None),
+        or_none(lambda: api.catalog.databases(project_id, branch_id) if branch_id else None),
         or_none(lambda: name(branch_id) if branch_id else None),
     )
     is_missing = roles is None or databases is None or branch_name is None
     if is_missing or endpoint.branch_id != branch_id:
         roles, databases, branch_name = in_parallel(
-            lambda: api.roles(project_id, endpoint.branch_id),
-            lambda: api.databases(project_id, endpoint.branch_id),
+            lambda: api.catalog.role_names(project_id, endpoint.branch_id),
+            lambda: api.catalog.databases(project_id, endpoint.branch_id),
             lambda: name(endpoint.branch_id),
         )
     if not (roles and databases):
@@ -155,10 +252,8 @@ def _uri(
     *,
     password: bool,
 ) -> str:
-    """Read the connection URI, and offer its addresses in the form.
-
-    Perch can leave the password out; it then records no event that the password was revealed.
-    """
+    """Read the connection URI, and offer its addresses in the form. Perch can leave the password
+    out; it then records no event that the password was revealed."""
     chosen = form.chosen()
     uri = request.api.connection_uri(
         project_id,

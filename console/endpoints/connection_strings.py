@@ -1,8 +1,7 @@
 """A connection's URI in the forms that users paste into their programs.
 
 Each form works as it is, with nothing to fill in. If the endpoint's own host name may not resolve,
-the API's URI has a host name that does, and its `options` name the endpoint.
-"""
+the API's URI has a host name that does, and its `options` name the endpoint."""
 
 import json
 import shlex
@@ -89,10 +88,6 @@ def in_style(style: str, target: Target, *, reveal: bool) -> str:
     return STYLES[style][1](shown)
 
 
-def _env(target: Target) -> str:
-    return f"DATABASE_URL={json.dumps(target.url())}"
-
-
 def _psycopg(target: Target) -> str:
     # In transaction mode, the next transaction may get another server connection, which does not
     # know the statement.
@@ -157,7 +152,7 @@ URL = "url"
 STYLES: Mapping[str, tuple[str, Callable[[Target], str]]] = {
     URL: ("URL", lambda target: target.url()),
     "psql": ("psql", lambda target: f"psql {shlex.quote(target.url())}"),
-    "env": (".env", _env),
+    "env": (".env", lambda target: f"DATABASE_URL={json.dumps(target.url())}"),
     "psycopg": ("psycopg", _psycopg),
     "sqlalchemy": ("SQLAlchemy", _sqlalchemy),
     "django": ("Django", _django),

@@ -8,14 +8,13 @@ from typing import Any
 from django.urls import reverse
 
 from console.api.parallel import in_parallel, part
-from console.api.resources.endpoints import Endpoint
-from console.api.resources.metrics import Metrics
+from console.api.resources.endpoints import Endpoint, Metrics
 from console.endpoints.activity import History, active_spans, from_events
 from console.endpoints.charts import MINUTE, Axis, axis, draw
 from console.endpoints.rows import endpoint_row
 from console.endpoints.views import read_turns
 from console.operations.timescale import Scale
-from console.pages.live_regions import Polling, page_and_region
+from console.pages.live_regions import Polling, Shown, page_and_region
 from console.request import ConsoleRequest
 
 # Seconds: the page polls at least as often, as new samples change no mark.
@@ -40,9 +39,7 @@ RANGES: Mapping[str, Range] = {
 DEFAULT = "1h"
 
 
-def _contents(
-    request: ConsoleRequest, project_id: str, endpoint_id: str
-) -> tuple[dict[str, Any], Polling]:
+def _contents(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Shown:
     api = request.api
     name = request.GET.get("range", DEFAULT)
     name = name if name in RANGES else DEFAULT
@@ -73,9 +70,8 @@ def _contents(
         history = None if turns.problem else from_events(turns.items, (), is_cut=turns.is_cut)
         context["axis"] = _axis(scale, endpoint, history, now)
         context["charts"] = draw(metrics, scale) if metrics.points else ()
-    url = f"{reverse('endpoint_monitoring_live', args=[project_id, endpoint_id])}?range={name}"
     pause = min(chosen.step // 2, MAX_POLL_INTERVAL)
-    return context, Polling(url, pause * 1000 if found.items else 0)
+    return context, Polling(f"range={name}", pause * 1000 if found.items else 0)
 
 
 show, live = page_and_region(_contents, "monitoring.html", "_monitoring.html")

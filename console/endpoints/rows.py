@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint, PgSetting
 from console.api.resources.operations import Operation
 from console.forms.endpoint_settings import setting_rows, size
-from console.pages.listing import Order
+from console.pages.listing import Order, by_time
 from console.pages.statuses import (
     ACTIVE,
     STOPPED,
@@ -76,7 +76,6 @@ class EndpointRow:
 
     @property
     def switches(self) -> list[Button]:
-        """The buttons in the menu."""
         pooling = UNPOOL if self.endpoint.pooler_enabled else POOL
         if self.state is STOPPED:
             return [pooling]
@@ -101,20 +100,16 @@ class EndpointRow:
 
 # The orders of a list of endpoints; the first is the default.
 ENDPOINT_ORDERS: Mapping[str, Order[EndpointRow]] = {
-    "oldest": Order("Oldest first", lambda row: _created_at(row.endpoint)),
-    "newest": Order("Newest first", lambda row: _created_at(row.endpoint), reverse=True),
+    "oldest": Order("Oldest first", lambda row: by_time(row.endpoint.created_at)),
+    "newest": Order("Newest first", lambda row: by_time(row.endpoint.created_at), reverse=True),
     "state": Order("State", lambda row: (row.state.label, row.branch_name.lower())),
     "branch": Order("Branch", lambda row: row.branch_name.lower()),
     "active": Order(
         "Recently active first",
-        lambda row: row.endpoint.last_active or datetime.min.replace(tzinfo=UTC),
+        lambda row: by_time(row.endpoint.last_active),
         reverse=True,
     ),
 }
-
-
-def _created_at(endpoint: Endpoint) -> datetime:
-    return endpoint.created_at or datetime.min.replace(tzinfo=UTC)
 
 
 def endpoint_row(

@@ -18,8 +18,7 @@ from console.api.fields import Page, stamp
 from console.api.management_api import ManagementAPI
 from console.api.parallel import first_problem, in_parallel, part
 from console.api.resources.branches import Branch
-from console.api.resources.events import Event
-from console.api.resources.operations import Operation
+from console.api.resources.operations import Event, Operation
 from console.endpoints.activity import KINDS, MAX_LOOKBACK, activity, from_events, from_operations
 from console.endpoints.forms import EndpointForm, EndpointSettingsForm, ReassignForm
 from console.endpoints.rows import PG_SETTING_ORDERS, PgSettingRow, endpoint_row
@@ -27,9 +26,9 @@ from console.forms.api_requests import body_of
 from console.forms.fields import offer_branches
 from console.operations.runs import operation_rows
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside
 from console.pages.listing import listing
-from console.pages.live_regions import Polling, is_poll, page_and_region, polling
+from console.pages.live_regions import Polling, Shown, is_poll, page_and_region, polling
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, choices, crumbs, done, show_form
 from console.pages.statuses import is_unfinished
 from console.request import ConsoleRequest
@@ -54,10 +53,8 @@ class OwnOperations:
 def own_operations(
     api: ManagementAPI, project_id: str, endpoint_id: str, *, cursor: str = ""
 ) -> OwnOperations:
-    """Return the endpoint's newest operations, from `cursor` on.
-
-    This takes one call if the server knows the filter.
-    """
+    """Return the endpoint's newest operations, from `cursor` on. This takes one call if the server
+    knows the filter."""
     found: list[Operation] = []
     looked_through = 0
     for _ in range(MAX_PAGES):
@@ -82,9 +79,7 @@ MAX_SHOWN_TURNS = 25
 ALL_TAKEN = "Every branch already has an endpoint. Create a branch first."
 
 
-def _contents(
-    request: ConsoleRequest, project_id: str, endpoint_id: str
-) -> tuple[dict[str, Any], Polling]:
+def _contents(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Shown:
     api = request.api
     older = request.GET.get("older", "")
     own, project = in_parallel(
@@ -126,9 +121,7 @@ def _contents(
         "activity": band,
         "turns": band.turns[:MAX_SHOWN_TURNS] if band else (),
     }
-    url = reverse("endpoint_live", args=[project_id, endpoint_id])
-    url = f"{url}?{urlencode({'older': older})}" if older else url
-    return context, polling(request, url, own.items)
+    return context, polling(request, own.items, urlencode({"older": older}) if older else "")
 
 
 show, live = page_and_region(_contents, "endpoint.html", "_endpoint.html")
@@ -182,7 +175,6 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
         title="Create endpoint",
         intro="Clients connect to a branch through its endpoint. 1 CU is 1 vCPU and 4 GB of "
         "memory.",
-        submit="Create endpoint",
         back=url,
         blocked="" if free or form.is_bound else ALL_TAKEN,
     )
@@ -255,9 +247,7 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     return show_form(request, form, page)
 
 
-def _pg_settings(
-    request: ConsoleRequest, project_id: str, endpoint_id: str
-) -> tuple[dict[str, Any], Polling]:
+def _pg_settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Shown:
     offered, endpoint, project = in_parallel(
         lambda: request.api.pg_settings(project_id, endpoint_id),
         lambda: request.api.endpoint(project_id, endpoint_id),
@@ -275,8 +265,7 @@ def _pg_settings(
         "here": reverse("endpoint_pg_settings", args=[project_id, endpoint_id]),
         "listing": found,
     }
-    url = reverse("endpoint_pg_settings_live", args=[project_id, endpoint_id])
-    return context, Polling(f"{url}?{found.query}" if found.query else url)
+    return context, Polling(found.query)
 
 
 # The Postgres settings that the endpoint may have, and those that it has.

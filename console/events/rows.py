@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from console.api.resources.events import Event
+from console.api.resources.operations import Event
 from console.events.types import EventType, event_type
 from console.forms.fields import WORDS_OF_ATTRIBUTES
 from console.pages.addresses import NOT_READ, Existing, url_or_none
@@ -186,7 +186,6 @@ def _shortened(value: Any) -> str:
 def _links(
     event: Event, existing: Existing | None, names: Mapping[str, str], *, with_project: bool
 ) -> list[Link]:
-    """Return links to what the event is about, if that still exists."""
     project_id = event.project_id
     if not project_id:
         return []

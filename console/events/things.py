@@ -10,10 +10,10 @@ from itertools import groupby
 
 from django.utils.timezone import localtime
 
-from console.api.resources.actors import Actor
+from console.api.resources.operations import Actor
 from console.events.rows import EventRow, Link
 from console.events.types import BAD
-from console.pages.outcomes import whole_duration_ms
+from console.pages.statuses import whole_duration_ms
 from console.templatetags.reasons import plainly
 
 # What the requests of endpoints are called once they are done, and before or without that, by the
@@ -111,12 +111,7 @@ class Thing:
         return self._look[0]
 
     @cached_property
-    def label(self) -> str:
-        return self.lead.type.label
-
-    @cached_property
     def _look(self) -> tuple[str, str]:
-        """The icon and its tone."""
         if self.ending in (FAILED, CANCELLED):
             return ENDINGS[self.ending]
         if self.lead.event.type in NAMES and (
@@ -157,21 +152,11 @@ class Thing:
 
     @cached_property
     def links(self) -> Sequence[Link]:
-        """What it is about."""
         return [link for link in self.lead.links if link.kind != "run"]
 
     @cached_property
     def run(self) -> Link | None:
         return next((link for link in self.lead.links if link.kind == "run"), None)
-
-    @cached_property
-    def project_id(self) -> str:
-        return self.lead.event.project_id
-
-    @cached_property
-    def in_order(self) -> Sequence[EventRow]:
-        """The events, the oldest first."""
-        return self.rows[::-1]
 
 
 def things(newest_first: Iterable[EventRow]) -> list[Thing]:
@@ -191,7 +176,10 @@ def things(newest_first: Iterable[EventRow]) -> list[Thing]:
             group_of.update({one: own for one, group in group_of.items() if group == other})
         members.append(row)
         group_of.update(dict.fromkeys(operations, own))
-    folded = [sorted(members, key=_newest_first) for members in groups.values()]
+    folded = [
+        sorted(members, key=lambda row: -row.event.at.timestamp() if row.event.at else 0.0)
+        for members in groups.values()
+    ]
     found: list[list[EventRow]] = []
     seen: dict[object, list[EventRow]] = {}
     for said, same in groupby(folded, key=_grouping_key):
@@ -215,10 +203,6 @@ def _grouping_key(rows: Sequence[EventRow]) -> object:
         return row.event.id
     about = event.project_id, event.endpoint_id, event.branch_id
     return event.type, row.sentence, about, event.actor, event.at and localtime(event.at).date()
-
-
-def _newest_first(row: EventRow) -> float:
-    return -row.event.at.timestamp() if row.event.at else 0.0
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The pages of events: who did what, in one project or in the whole account."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -12,16 +12,15 @@ from console.api.errors import APIError, NotFound
 from console.api.fields import Page
 from console.api.management_api import ManagementAPI
 from console.api.parallel import each_or_none, in_parallel, or_none
-from console.api.resources.actors import actor_choices
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
-from console.api.resources.events import Event
+from console.api.resources.operations import Event, actor_choices
 from console.events.rows import Known, event_rows
 from console.events.things import days, things_of_page
 from console.events.types import type_choices
 from console.forms.fields import ANY, Choices, FilterForm, OpenChoiceField
 from console.pages.addresses import NOT_READ, Existing
-from console.pages.live_regions import Polling, page_and_region
+from console.pages.live_regions import Polling, Shown, page_and_region
 from console.request import ConsoleRequest
 
 
@@ -62,7 +61,7 @@ MAX_CHECKED = 8
 MAX_NAMED = 100
 
 
-def _of_account(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+def _of_account(request: ConsoleRequest) -> Shown:
     filters = EventFilters(request.GET)
     filters.full_clean()
     read, projects = in_parallel(
@@ -70,14 +69,14 @@ def _of_account(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
         or_none(lambda: request.api.projects(limit=MAX_NAMED).items),
     )
     filters.offer_all()
-    known, names = _known(request.api, read.events)
+    known, names = _known(request.api, [*read[0].items, *read[1]])
     names |= {project.id: project.name for project in projects or ()}
     context = _context(request, filters, read, known, names, with_project=True)
     context["page_url"] = reverse("account_activity")
-    return context, _state(request, filters, reverse("account_activity_live"))
+    return context, _polling(request, filters)
 
 
-def _of_project(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+def _of_project(request: ConsoleRequest, project_id: str) -> Shown:
     api = request.api
     filters = EventFilters(request.GET)
     filters.full_clean()
@@ -94,19 +93,11 @@ def _of_project(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any
     names = {branch.id: branch.name for branch in branches or ()}
     context = _context(request, filters, read, known, names, with_project=False)
     context |= {"project": project, "page_url": reverse("project_activity", args=[project_id])}
-    url = reverse("project_activity_live", args=[project_id])
-    return context, _state(request, filters, url)
+    return context, _polling(request, filters)
 
 
-@dataclass(frozen=True)
-class _Read:
-    page: Page[Event]
-    # The beginning of the next page.
-    following: Sequence[Event]
-
-    @property
-    def events(self) -> list[Event]:
-        return [*self.page.items, *self.following]
+# A page, and the beginning of the next one.
+_Read = tuple[Page[Event], Sequence[Event]]
 
 
 def _page(request: ConsoleRequest, filters: EventFilters, project_id: str = "") -> _Read:
@@ -118,7 +109,7 @@ def _page(request: ConsoleRequest, filters: EventFilters, project_id: str = "") 
     shown = request.GET.get("shown", "").split(",")
     page = replace(page, items=[event for event in page.items if event.id not in shown])
     following = or_none(lambda: events(page.cursor, FOLLOWING_PAGE_SIZE))() if page.cursor else None
-    return _Read(page, following.items if following else ())
+    return page, following.items if following else ()
 
 
 def _known(api: ManagementAPI, events: Iterable[Event]) -> tuple[Known, dict[str, str]]:
@@ -157,10 +148,10 @@ def _context(
 ) -> dict[str, Any]:
     page, following = (
         event_rows(events, known, names, with_project=with_project)
-        for events in (read.page.items, read.following)
+        for events in (read[0].items, read[1])
     )
     found, taken = things_of_page(page, following)
-    cursor = read.page.cursor
+    cursor = read[0].cursor
     older = filters.chosen | {"cursor": cursor} | ({"shown": ",".join(taken)} if taken else {})
     return {
         "filters": filters,
@@ -172,11 +163,9 @@ def _context(
     }
 
 
-def _state(request: ConsoleRequest, filters: EventFilters, url: str) -> Polling:
-    """Return the region's address. The region does not poll, as it shows no operations."""
+def _polling(request: ConsoleRequest, filters: EventFilters) -> Polling:
     place = {name: request.GET[name] for name in ("cursor", "shown") if request.GET.get(name)}
-    query = filters.chosen | place
-    return Polling(f"{url}?{urlencode(query)}" if query else url)
+    return Polling(urlencode(filters.chosen | place))
 
 
 of_account, of_account_live = page_and_region(_of_account, "activity.html", "_activity.html")

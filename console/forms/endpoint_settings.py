@@ -2,8 +2,7 @@
 
 Forms, their requests, the rows of an endpoint's page, and the words of events and errors derive
 from it. The names are the API's. A setting that a server does not return is neither
-shown nor offered, so that the console works with every server of the API.
-"""
+shown nor offered, so that the console works with every server of the API."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +10,14 @@ from dataclasses import dataclass
 from console.api.fields import number, text
 from console.api.resources.endpoints import Endpoint
 
-Value = bool | int | float | str
+Value = bool | int | float
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointSetting:
     # The API's name.
     attribute: str
-    kind: type[bool] | type[int] | type[float] | type[str]
+    kind: type[bool] | type[int] | type[float]
     # Of the field in forms, and what it says below the field.
     label: str
     help: str = ""
@@ -41,14 +40,12 @@ class EndpointSetting:
         return self.attribute in endpoint.returned
 
     def value(self, endpoint: Endpoint) -> Value:
-        """Return the endpoint's value; false, 0 or "" if the server returns none of this kind."""
+        """Return the endpoint's value; false or 0 if the server returns none of this kind."""
         if self.kind is bool:
             return endpoint.returned.get(self.attribute) is True
-        if self.kind is str:
-            return text(endpoint.returned, self.attribute)
         return self.kind(number(endpoint.returned, self.attribute))
 
-    def typed(self, endpoint: Endpoint) -> Value:
+    def typed(self, endpoint: Endpoint) -> Value | str:
         """Return the endpoint's value as a user would type it into the field."""
         value = self.value(endpoint)
         return f"{value:g}" if self.kind is float else value
@@ -70,10 +67,6 @@ def _suspends_after(endpoint: Endpoint) -> str:
         return "5 minutes (default)"
     whole_minutes, rest = divmod(seconds, 60)
     return f"{seconds} s" if rest else f"{whole_minutes} min"
-
-
-def _heartbeats(endpoint: Endpoint) -> str:
-    return "Ignored" if endpoint.returned.get("ignore_heartbeats") else "Keep it active"
 
 
 def _pooling(endpoint: Endpoint) -> str:
@@ -117,7 +110,7 @@ ENDPOINT_SETTINGS = (
         "SELECT 1 does not.",
         words="ignoring heartbeats",
         heading="Heartbeats",
-        shown=_heartbeats,
+        shown=lambda one: "Ignored" if one.returned.get("ignore_heartbeats") else "Keep it active",
     ),
     EndpointSetting(
         attribute="pooler_enabled",

@@ -16,7 +16,6 @@ from console.api.resources.projects import Project
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS
 
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
-DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
 # In what a form sends, the name of the button that only shows the API's request.
 AS_CURL = "as_curl"
 
@@ -71,9 +70,6 @@ def lines_of(text: str) -> list[str]:
 
 class LinesField(forms.CharField):
     """A list, one entry per line."""
-
-    def __init__(self, **named: Any) -> None:
-        super().__init__(strip=False, **named)
 
     def to_python(self, value: Any) -> Any:
         return value if isinstance(value, list) else lines_of(str(value or ""))
@@ -183,10 +179,8 @@ class MomentField(forms.DateTimeField):
             raise forms.ValidationError(self.error_messages["invalid"], code="invalid") from error
 
     def prepare_value(self, value: Any) -> Any:
-        """Format a time for the browser's field, which accepts no time zone.
-
-        A text that is no time stays as it was typed.
-        """
+        """Format a time for the browser's field, which accepts no time zone. A text that is no time
+        stays as it was typed."""
         try:
             moment = self.to_python(value)
         except forms.ValidationError:
@@ -204,7 +198,8 @@ class FilterForm(forms.Form):
     @property
     def chosen(self) -> dict[str, str]:
         """The filters for the API, once the form is validated."""
-        return {name: _words(value) for name, value in self.cleaned_data.items() if value}
+        chosen = {name: value for name, value in self.cleaned_data.items() if value}
+        return {n: stamp(v) if isinstance(v, datetime) else v for n, v in chosen.items()}
 
     def offer(self, name: str, choices: Iterable[tuple[str, str]]) -> None:
         offer(self, name, [ANY, *choices])
@@ -217,12 +212,6 @@ class FilterForm(forms.Form):
     def query(self) -> str:
         """The query that leads to the same list again; "" if nothing is chosen."""
         return urlencode(self.chosen)
-
-
-def _words(value: str | datetime) -> str:
-    if isinstance(value, datetime):
-        return stamp(value)
-    return value
 
 
 AT = "at"
@@ -262,16 +251,14 @@ class LifetimeFields(forms.Form):
     @property
     def expires_at(self) -> datetime | None:
         """When it will expire, once the form is validated; None for never."""
-        return _end(self.cleaned_data["lifetime"], self.cleaned_data.get("until"))
+        lifetime: str = self.cleaned_data["lifetime"]
+        if lifetime == AT:
+            until: datetime | None = self.cleaned_data.get("until")
+            return until
+        return datetime.now(UTC) + timedelta(seconds=int(lifetime)) if lifetime else None
 
     @staticmethod
     def initial_of(expires_at: datetime | None) -> dict[str, Any]:
         if not expires_at:
             return {}
         return {"lifetime": AT, "until": expires_at.replace(second=0, microsecond=0)}
-
-
-def _end(lifetime: str, until: datetime | None) -> datetime | None:
-    if lifetime == AT:
-        return until
-    return datetime.now(UTC) + timedelta(seconds=int(lifetime)) if lifetime else None

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from console.api.parallel import Part
-from console.api.resources.branches import Branch
+from console.api.resources.branches import Branch, Database, Role, Snapshot
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
-from console.api.resources.roles import Database, Role
-from console.api.resources.snapshots import Snapshot
 from console.templatetags.console_tags import size
 
 # The most names of one kind. If there are more, the rest is counted.
@@ -40,7 +38,7 @@ def of_branch(
         _counted("database", databases, [database.name for database in databases.items]),
         _counted("role", roles, [role.name for role in roles.items]),
         Loss("Data", size(branch.logical_size)) if branch.logical_size is not None else None,
-        Loss("Snapshots", f"kept: {_listed(kept)}", stays=True) if kept else None,
+        Loss("Snapshots", f"kept: {listed(kept)}", stays=True) if kept else None,
     ]
     return [loss for loss in losses if loss]
 
@@ -85,7 +83,7 @@ def _endpoints(own: Sequence[Endpoint], read: Part[Endpoint]) -> Loss | None:
     if not ids:
         return None
     what = "1 endpoint" if len(ids) == 1 else f"{len(ids)} endpoints"
-    return Loss(what, f"with all connections, which are closed at once: {_listed(ids)}")
+    return Loss(what, f"with all connections, which are closed at once: {listed(ids)}")
 
 
 def _counted(what: str, read: Part[object], names: Sequence[str], plural: str = "") -> Loss | None:
@@ -94,10 +92,11 @@ def _counted(what: str, read: Part[object], names: Sequence[str], plural: str = 
         return Loss(many.capitalize(), NOT_KNOWN)
     if not names:
         return None
-    return Loss(f"1 {what}" if len(names) == 1 else f"{len(names)} {many}", _listed(names))
+    return Loss(f"1 {what}" if len(names) == 1 else f"{len(names)} {many}", listed(names))
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - MAX_NAMED
-    shown = ", ".join(f"{name}" for name in names[:MAX_NAMED])
+def listed(names: Sequence[str], most: int = MAX_NAMED) -> str:
+    """Return the names as words of a sentence."""
+    more = len(names) - most
+    shown = ", ".join(f"{name}" for name in names[:most])
     return f"{shown} and {more} more" if more > 0 else shown

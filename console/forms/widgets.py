@@ -1,8 +1,7 @@
 """Renders the widgets of all forms (the setting FORM_RENDERER).
 
 Django's template of a select includes two others for each option. On a page that filters by branch
-this took longer than everything else, so selects are written here.
-"""
+this took longer than everything else, so selects are written here."""
 
 import html
 from collections.abc import Mapping

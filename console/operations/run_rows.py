@@ -10,8 +10,7 @@ from console.operations.runs import OperationRow, Run, operation_rows
 from console.operations.steps import broken_off_in, step_rows
 from console.operations.waterfall import span_of
 from console.pages.addresses import Existing, url_or_none
-from console.pages.outcomes import lasting_words, not_run_for
-from console.pages.statuses import Status, is_unfinished, operation_name
+from console.pages.statuses import is_unfinished, lasting_words, not_run_for, operation_name
 
 
 @dataclass(frozen=True)
@@ -20,14 +19,6 @@ class RunRow:
     run: Run
     # What is wrong with it, although nothing has failed.
     warning: str = ""
-
-    @cached_property
-    def title(self) -> str:
-        return self.run.title
-
-    @cached_property
-    def status(self) -> Status:
-        return self.run.status
 
     @cached_property
     def operations(self) -> Sequence[OperationRow]:
@@ -57,13 +48,12 @@ class RunRow:
 
     @property
     def error_action(self) -> str:
-        """The action of the operation that has the error."""
         return next((each.action for each in self.run.operations if each.error == self.error), "")
 
     @property
     def went_wrong(self) -> bool:
         """Whether its error is that of a failure, even if of one attempt, and not of a cancel."""
-        return self.status.tone in ("bad", "pending") and self.status.value != "cancelling"
+        return self.run.status.tone in ("bad", "pending") and self.run.status.value != "cancelling"
 
     @property
     def failures_count(self) -> int:
@@ -189,19 +179,12 @@ def things(project_id: str, run: Run, names: Mapping[str, str], existing: Existi
     """Return the endpoints and the branch that the run is about. `names` are those of branches."""
     about = [("Endpoint", one.endpoint_id) for one in run.operations if one.endpoint_id]
     about += [("Branch", run.branch_id)] if run.branch_id else []
-    return [
-        _thing(project_id, label, thing_id, names, existing)
-        for label, thing_id in dict.fromkeys(about)
-    ]
-
-
-def _thing(
-    project_id: str, label: str, thing_id: str, names: Mapping[str, str], existing: Existing
-) -> Thing:
-    kind = label.lower()
-    is_gone = existing.has_gone(kind, thing_id)
-    url = "" if is_gone else url_or_none(kind, project_id, thing_id)
-    return Thing(label, names.get(thing_id, ""), thing_id, url, is_gone)
+    found = []
+    for label, thing_id in dict.fromkeys(about):
+        is_gone = existing.has_gone(label.lower(), thing_id)
+        url = "" if is_gone else url_or_none(label.lower(), project_id, thing_id)
+        found.append(Thing(label, names.get(thing_id, ""), thing_id, url, is_gone))
+    return found
 
 
 def retries_by_run(project_id: str, run: Run, retries: Iterable[Operation]) -> Mapping[str, str]:

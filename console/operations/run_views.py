@@ -1,23 +1,24 @@
-"""A run's page: the operations of one chain with their steps, why they failed, and their log."""
+"""A run's page: the operations of one chain with their steps, why they failed, and their log. And
+cancelling and retrying a single operation, or all of a chain."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.views.decorators.http import require_safe
+from django.utils.text import capfirst
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from console.api.errors import NotFound
+from console.api.errors import APIError, NotFound, Unauthorized
 from console.api.fields import stamp
-from console.api.management_api import ManagementAPI
-from console.api.parallel import each_or_none, in_parallel
-from console.api.resources.actors import Actor
+from console.api.management_api import ManagementAPI, Target
+from console.api.parallel import each_or_none, in_parallel, or_none
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
-from console.api.resources.events import Event
-from console.api.resources.operations import Operation
+from console.api.resources.operations import Actor, Event, Operation
 from console.api.resources.projects import Project
 from console.api.transport import new_once_token
 from console.events.rows import EventRow, event_row
@@ -31,8 +32,11 @@ from console.operations.run_rows import (
 )
 from console.operations.runs import Run
 from console.operations.waterfall import waterfall
-from console.pages.addresses import Existing
-from console.pages.live_regions import Polling, page_and_region, polling
+from console.pages.addresses import Existing, back
+from console.pages.live_regions import Shown, page_and_region, polling
+from console.pages.problems import spell_out
+from console.pages.responses import FormPage, done, show_confirmation
+from console.pages.statuses import is_unfinished, operation_name, operation_status
 from console.request import ConsoleRequest
 
 # More operations than one chain has, and more than there are retries of one run.
@@ -59,9 +63,7 @@ def _operation(api: ManagementAPI, project_id: str, operation_id: str) -> Operat
     return operation
 
 
-def _alone(
-    request: ConsoleRequest, project_id: str, operation_id: str
-) -> tuple[dict[str, Any], Polling]:
+def _alone(request: ConsoleRequest, project_id: str, operation_id: str) -> Shown:
     api = request.api
     operation, branches, project, endpoints = in_parallel(
         lambda: _operation(api, project_id, operation_id),
@@ -69,8 +71,7 @@ def _alone(
         lambda: api.project(project_id),
         lambda: api.endpoints(project_id),
     )
-    url = reverse("operation_live", args=[project_id, operation_id])
-    return _page(request, url, Run([operation]), (project, branches, endpoints))
+    return _page(request, Run([operation]), (project, branches, endpoints))
 
 
 _show_alone, operation_live = page_and_region(_alone, "run.html", "_run.html")
@@ -86,9 +87,7 @@ def run_of_chain(api: ManagementAPI, project_id: str, chain_id: str) -> Run:
     return Run(members[::-1])
 
 
-def _of_chain(
-    request: ConsoleRequest, project_id: str, chain_id: str
-) -> tuple[dict[str, Any], Polling]:
+def _of_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> Shown:
     api = request.api
     run, project, branches, endpoints = in_parallel(
         lambda: run_of_chain(api, project_id, chain_id),
@@ -96,31 +95,29 @@ def _of_chain(
         lambda: api.branches(project_id),
         lambda: api.endpoints(project_id),
     )
-    details = _Details(api, project_id, run)
-    url = reverse("run_live", args=[project_id, chain_id])
-    return _page(request, url, details.run, (project, branches, endpoints), details)
+    run, requested, retries = _details(api, project_id, run)
+    return _page(request, run, (project, branches, endpoints), requested, retries)
 
 
 show, live = page_and_region(_of_chain, "run.html", "_run.html")
 
 
-class _Details:
-    """Further facts about a run, all read at the same time once its operations are known. What
-    cannot be read is left out, because the page is worth more than an error page."""
-
-    def __init__(self, api: ManagementAPI, project_id: str, run: Run) -> None:
-        with_steps = [
-            partial(api.operation, project_id, operation.id) for operation in _most_relevant(run)
-        ]
-        calls: list[Callable[[], Any]] = [
-            lambda: api.events(project_id, limit=MAX_EVENTS, operation_id=run.first.id).items,
-            partial(_retries, api, project_id, run),
-            *with_steps,
-        ]
-        events, retries, *answers = each_or_none(lambda call: call(), calls)
-        self.retries: Sequence[Operation] = retries or ()
-        self.run = _with_steps(run, [each for each in answers if each])
-        self.requests = _requests(self.run, events or ())
+def _details(
+    api: ManagementAPI, project_id: str, run: Run
+) -> tuple[Run, Sequence[Event], Sequence[Operation]]:
+    """Return the run with its steps, what was requested, and its retries, all read at the same time
+    once its operations are known. What cannot be read is left out, because the page is worth more
+    than an error page."""
+    calls: list[Callable[[], Any]] = [
+        lambda: api.events(project_id, limit=MAX_EVENTS, operation_id=run.first.id).items,
+        partial(_retries, api, project_id, run),
+        *(partial(api.operation, project_id, operation.id) for operation in _most_relevant(run)),
+    ]
+    events, retries, *answers = each_or_none(lambda call: call(), calls)
+    # As they were listed together, with the steps that were read later.
+    steps = {each.id: each.steps for each in answers if each}
+    run = Run([replace(each, steps=steps.get(each.id, ())) for each in run.operations])
+    return run, _requests(run, events or ()), retries or ()
 
 
 def _most_relevant(run: Run) -> Sequence[Operation]:
@@ -129,12 +126,6 @@ def _most_relevant(run: Run) -> Sequence[Operation]:
     # The operation that failed, and then the latest ones.
     worst = [run.failed_operation] if run.failed_operation else []
     return [*worst, *(each for each in run.operations[::-1] if each not in worst)][:MAX_STEPS_CALLS]
-
-
-def _with_steps(run: Run, detailed: Sequence[Operation]) -> Run:
-    """Return the operations as they were listed together, with the steps that were read later."""
-    steps = {operation.id: operation.steps for operation in detailed}
-    return Run([replace(each, steps=steps.get(each.id, ())) for each in run.operations])
 
 
 def _requests(run: Run, newest_first: Sequence[Event]) -> list[Event]:
@@ -160,16 +151,15 @@ def _retries(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Operatio
 
 def _page(
     request: ConsoleRequest,
-    live_url: str,
     run: Run,
     read: tuple[Project, Sequence[Branch], Sequence[Endpoint]],
-    details: _Details | None = None,
-) -> tuple[dict[str, Any], Polling]:
+    requested: Sequence[Event] = (),
+    retries: Sequence[Operation] = (),
+) -> Shown:
     project, branches, endpoints = read
     existing = Existing.of(endpoints, branches)
     names = {branch.id: branch.name for branch in branches}
-    events = details.requests if details else ()
-    requests = [event_row(event, existing, names) for event in events]
+    requests = [event_row(event, existing, names) for event in requested]
     context = {
         "project": project,
         "row": RunRow(project.id, run),
@@ -181,12 +171,12 @@ def _page(
         "things": things(project.id, run, names, existing),
         "asked": requests,
         "actor": _actor(run, requests),
-        "retries": retries_by_run(project.id, run, details.retries if details else ()),
+        "retries": retries_by_run(project.id, run, retries),
         "is_several": len(run.operations) > 1,
         # The idempotency key of a button, so that a double click acts only once.
         "once": new_once_token(),
     }
-    return context, polling(request, live_url, run.operations[::-1])
+    return context, polling(request, run.operations[::-1])
 
 
 def _actor(run: Run, requests: Sequence[EventRow]) -> Actor | None:
@@ -194,3 +184,97 @@ def _actor(run: Run, requests: Sequence[EventRow]) -> Actor | None:
     actor = requests[0].event.actor if requests else None
     is_same = actor and run.initiator and actor.type == run.initiator.type
     return actor if is_same else run.initiator
+
+
+WHAT_CANCELLING_DOES = (
+    "Waiting work is not started. Running work stops at the next safe point, and "
+    "incomplete results are removed. An endpoint goes on as it was; a branch whose creation is "
+    "cancelled has no data until it is retried or its endpoint is started."
+)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
+    blocked = ""
+    name = "the operation"
+    if request.method != "POST":
+        operation = request.api.operation(project_id, operation_id)
+        name = f"“{operation_name(operation)}”"
+        if not is_unfinished(operation):
+            blocked = f"{name} has already ended: {operation_status(operation).label}."
+    page = FormPage(
+        title="Cancel operation",
+        intro=""
+        if blocked
+        else f"{WHAT_CANCELLING_DOES} Operations of the same run that wait for {name} are "
+        "cancelled too.",
+        dismiss="Go back",
+        back=back(request, reverse("operation", args=[project_id, operation_id])),
+        blocked=blocked,
+    )
+    return _confirm_cancel(request, project_id, ("operations", operation_id), page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
+    name, blocked = "this run", ""
+    if request.method != "POST":
+        run = or_none(lambda: run_of_chain(request.api, project_id, chain_id))()
+        if run:
+            name = f"“{run.title}”"
+        if run and not run.is_unfinished:
+            blocked = f"{capfirst(name)} has already ended: {run.status.label}."
+    page = FormPage(
+        title="Cancel run",
+        intro="" if blocked else f"All operations of {name} are cancelled. {WHAT_CANCELLING_DOES}",
+        submit="Cancel all",
+        dismiss="Go back",
+        back=back(request, reverse("run", args=[project_id, chain_id])),
+        blocked=blocked,
+    )
+    return _confirm_cancel(request, project_id, ("chains", chain_id), page)
+
+
+def _confirm_cancel(
+    request: ConsoleRequest, project_id: str, target: Target, page: FormPage
+) -> HttpResponse:
+    def go_ahead() -> HttpResponse:
+        concerned = request.api.steer(project_id, target, "cancel")
+        return done(request, page.back, _cancelled_message(concerned))
+
+    return show_confirmation(request, lambda: page, go_ahead)
+
+
+def _cancelled_message(concerned: Sequence[Operation]) -> str:
+    stopping = [operation for operation in concerned if is_unfinished(operation)]
+    count = len(concerned)
+    if stopping:
+        return f"{operation_name(stopping[0])} is being stopped."
+    return "The operation is cancelled." if count == 1 else f"{count} operations are cancelled."
+
+
+@require_POST
+def retry(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
+    url = reverse("operation", args=[project_id, operation_id])
+    return _retry(request, project_id, ("operations", operation_id), otherwise=url)
+
+
+@require_POST
+def retry_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
+    url = reverse("run", args=[project_id, chain_id])
+    return _retry(request, project_id, ("chains", chain_id), otherwise=url)
+
+
+def _retry(
+    request: ConsoleRequest, project_id: str, target: Target, *, otherwise: str
+) -> HttpResponse:
+    """Retry, and go to the new run. A refusal is shown on the page of the button."""
+    try:
+        anew = request.api.steer(project_id, target, "retry")
+    except Unauthorized:
+        raise
+    except APIError as problem:
+        messages.error(request, spell_out(problem))
+        return done(request, back(request, otherwise))
+    url = run_url(project_id, Run(anew)) if anew else otherwise
+    return done(request, url or otherwise, "Retrying as a new run.")

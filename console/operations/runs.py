@@ -4,13 +4,11 @@ server that knows no chains, each operation is a run of its own."""
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import groupby
 
-from console.api.resources.actors import Actor
-from console.api.resources.operations import Operation
-from console.pages.form_errors import translate_message
-from console.pages.outcomes import not_run_for, shown_status, whole_duration_ms
-from console.pages.problems import quoted
+from console.api.resources.operations import Actor, Operation
+from console.pages.problems import quoted, translate_message
 from console.pages.statuses import (
     OPERATION_STATUSES,
     Status,
@@ -18,8 +16,11 @@ from console.pages.statuses import (
     can_be_cancelled,
     can_be_retried,
     is_unfinished,
+    not_run_for,
     operation_name,
     operation_status,
+    shown_status,
+    whole_duration_ms,
 )
 
 # The kinds of requests about a branch that no list has: it holds the data of a snapshot, say.
@@ -33,10 +34,6 @@ class OperationRow:
     status: Status
     # Milliseconds; so far, if it is unfinished. None if not known.
     duration_ms: int | None
-
-    @property
-    def is_unfinished(self) -> bool:
-        return not self.status.terminal
 
     @property
     def went_wrong(self) -> bool:
@@ -95,11 +92,7 @@ class Run:
     def id(self) -> str:
         return self.chain_id or self.first.id
 
-    @property
-    def kind(self) -> str:
-        return self.first.kind
-
-    @property
+    @cached_property
     def title(self) -> str:
         """What was requested, in words; without the server's, the names of its operations."""
         if self.first.title:
@@ -111,7 +104,7 @@ class Run:
     def initiator(self) -> Actor | None:
         return self.first.initiator
 
-    @property
+    @cached_property
     def status(self) -> Status:
         return _status([operation_status(operation) for operation in self.operations])
 
@@ -164,7 +157,7 @@ class Run:
     @property
     def branch_id(self) -> str:
         """The branch that it is about; "" if it is about none that a list has."""
-        if self.kind in OF_HIDDEN_BRANCHES:
+        if self.first.kind in OF_HIDDEN_BRANCHES:
             return ""
         return next((each.branch_id for each in self.operations[::-1] if each.branch_id), "")
 
@@ -189,9 +182,7 @@ def _status(statuses: Sequence[Status]) -> Status:
 
 
 def runs_of(newest_first: Iterable[Operation]) -> list[Run]:
-    """Group operations into runs, the newest run first.
-
-    In the list of one project, the operations of a chain are always next to each other.
-    """
+    """Group operations into runs, the newest run first. In the list of one project, the operations
+    of a chain are always next to each other."""
     groups = groupby(newest_first, key=lambda operation: operation.chain_id or operation.id)
     return [Run(list(found)[::-1]) for _, found in groups]

@@ -70,9 +70,12 @@ class StepRow:
     # The operation that this step waited for; "" if it waited for none.
     operation_id: str
     operation_name: str
+    # Whether an earlier attempt had the same error, so that it need not be shown again.
+    is_same_again: bool
     started_at: datetime | None
-    # Milliseconds; so far, if the step is under way.
+    # Milliseconds: so far, if the step is under way; and from the beginning of the scale.
     duration_ms: int | None
+    offset_ms: int | None
     bar: Bar | None
     # What is wrong with it, although nothing has failed.
     warning: str = ""
@@ -81,22 +84,20 @@ class StepRow:
 def step_rows(
     operation: Operation, relatives: Iterable[Operation], scale: Scale | None = None
 ) -> list[StepRow]:
-    """Return the steps, oldest first; none if the server does not report them.
-
-    An operation that is waited for is called by its name if it is one of `relatives`. Without a
-    `scale`, the bars are relative to this operation.
-    """
+    """Return the steps, oldest first; none if the server does not report them. An operation that is
+    waited for is called by its name if it is one of `relatives`. Without a `scale`, the bars are
+    relative to this operation."""
     names = {other.id: f"“{operation_name(other)}”" for other in relatives}
     goes_on = is_unfinished(operation)
     steps = operation.steps
     spans = step_spans(operation)
     scale = scale or Scale.over(spans)
-    return [
-        _row(
-            step, span, scale, names, goes_on=goes_on and step is steps[-1] and not step.finished_at
-        )
-        for step, span in zip(steps, spans, strict=True)
-    ]
+    rows: list[StepRow] = []
+    for step, span in zip(steps, spans, strict=True):
+        is_last = goes_on and step is steps[-1] and not step.finished_at
+        errors = [row.error for row in rows]
+        rows.append(_row(step, span, scale, names, errors, goes_on=is_last))
+    return rows
 
 
 def step_spans(operation: Operation) -> list[Span | None]:
@@ -132,6 +133,7 @@ def _row(
     span: Span | None,
     scale: Scale | None,
     names: Mapping[str, str],
+    earlier_errors: Sequence[str],
     *,
     goes_on: bool,
 ) -> StepRow:
@@ -154,8 +156,10 @@ def _row(
         error=error,
         operation_id=operation_id,
         operation_name=names.get(operation_id, f"operation {operation_id[:8]}"),
+        is_same_again=bool(error) and error in earlier_errors,
         started_at=step.started_at,
         duration_ms=duration,
+        offset_ms=scale.offset_ms(step.started_at) if scale else None,
         bar=scale.bar(span) if span and scale else None,
         warning=_warning(step, duration) if goes_on else "",
     )

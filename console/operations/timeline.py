@@ -42,11 +42,11 @@ class TimelineLane:
     @property
     def drawn(self) -> Sequence[TimelineRun]:
         """The runs, failed ones last, so that no other is drawn over their marks."""
-        return sorted(self.runs, key=lambda run: run.row.status.tone == "bad")
+        return sorted(self.runs, key=lambda run: run.row.run.status.tone == "bad")
 
     @property
     def failed(self) -> int:
-        return sum(run.row.status.tone == "bad" for run in self.runs)
+        return sum(run.row.run.status.tone == "bad" for run in self.runs)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,6 @@ class Timeline:
 
     @property
     def most_operations(self) -> int:
-        """How many operations are read at most."""
         return MAX_OPERATIONS
 
     @property
@@ -133,16 +132,14 @@ def timeline(
         marks=marks,
         lines=lines(marks),
         newest_first=[row.run.id for row in rows],
-        failed=sum(row.status.tone == "bad" for row in rows),
+        failed=sum(row.run.status.tone == "bad" for row in rows),
         is_cut=len(newest_first) >= MAX_OPERATIONS,
     )
 
 
 def _scale(hours: int, since: datetime | None) -> Scale:
-    """Return the scale of so many hours until now, rounded up a little.
-
-    Without rounding, the picture would differ each time that it is requested.
-    """
+    """Return the scale of so many hours until now, rounded up a little. Without rounding, the
+    picture would differ each time that it is requested."""
     tick = hours * 10
     end = datetime.fromtimestamp((datetime.now(UTC).timestamp() // tick + 1) * tick, UTC)
     begin = end - timedelta(hours=hours)
@@ -178,17 +175,12 @@ def _target(run: Run) -> tuple[str, str]:
         return "endpoint", run.endpoint_id
     if run.branch_id:
         return "branch", run.branch_id
-    return "", run.title if run.kind.endswith("_snapshot") else "The project"
+    return "", run.title if run.first.kind.endswith("_snapshot") else "The project"
 
 
 def _drawn(row: RunRow, scale: Scale) -> TimelineRun:
-    begin = _began(row.run)
-    end = row.run.ended_at or datetime.now(UTC)
+    begin, end = row.run.began_at, row.run.ended_at or datetime.now(UTC)
+    assert begin is not None
     bar = scale.bar((begin, max(begin, end)))
     middle = float(bar.left.rstrip("%")) + float(bar.width.rstrip("%")) / 2
     return TimelineRun(row, bar, f"{middle:.2f}%")
-
-
-def _began(run: Run) -> datetime:
-    assert run.began_at is not None
-    return run.began_at

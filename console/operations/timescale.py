@@ -1,8 +1,7 @@
 """A period as a width: the places of moments in it, and the marks of its axis.
 
 It is for pictures that the server draws as SVG. Positions are in percent, so that they fit any
-width.
-"""
+width."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from django.utils.timezone import localtime
 
 # The least width, in percent of the whole, so that an instant is still visible.
 MIN_WIDTH_PERCENT = 0.6
+# The width of a strip in its own units. On the strip of a day, one unit is a minute.
+STRIP_WIDTH = 1440
 # The possible intervals between two marks of an axis, in seconds.
 INTERVALS = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
@@ -91,9 +92,18 @@ class Scale:
         # A label at the edge would be cut off.
         return [Mark(percent(place), label) for place, label in placed if 8 < place < 92]
 
+    def offset_ms(self, at: datetime | None) -> int | None:
+        """Return the milliseconds from the beginning of the whole."""
+        return round((at - self.begin).total_seconds() * 1000) if at else None
+
     def place(self, at: datetime) -> float:
         """Return the place of a moment, in percent of the whole."""
         return (at - self.begin).total_seconds() / self.seconds * 100
+
+    def x(self, at: datetime) -> int:
+        """Return the place of a moment in units of STRIP_WIDTH. What is outside of the whole is cut
+        off."""
+        return round(min(max(self.place(at), 0), 100) / 100 * STRIP_WIDTH)
 
     def _interval(self, most: int) -> float:
         """Return the seconds between two marks, so that there are at most `most` intervals."""

@@ -1,7 +1,6 @@
 """A project's runs: the list of all, and the timeline of the last hours."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 from urllib.parse import urlencode
 
 from django.urls import reverse
@@ -9,10 +8,9 @@ from django.urls import reverse
 from console.api.fields import Page, stamp
 from console.api.management_api import ManagementAPI
 from console.api.parallel import each_or_none, in_parallel, or_none
-from console.api.resources.actors import actor_choices
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
-from console.api.resources.operations import Operation
+from console.api.resources.operations import Operation, actor_choices
 from console.api.resources.projects import Project
 from console.forms.fields import FilterForm, OpenChoiceField
 from console.operations.run_rows import RunRow
@@ -28,9 +26,8 @@ from console.operations.timeline import (
     timeline,
 )
 from console.pages.addresses import Existing
-from console.pages.live_regions import Polling, page_and_region, polling
-from console.pages.outcomes import lasting_words
-from console.pages.statuses import ACTIONS, OPERATION_STATUSES
+from console.pages.live_regions import Shown, page_and_region, polling
+from console.pages.statuses import ACTIONS, OPERATION_STATUSES, lasting_words
 from console.request import ConsoleRequest
 
 
@@ -65,7 +62,7 @@ PAGE_SIZE = 25
 MAX_STEPS_CALLS = 3
 
 
-def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+def _list(request: ConsoleRequest, project_id: str) -> Shown:
     api = request.api
     cursor = request.GET.get("cursor", "")
     filters = OperationFilters(request.GET)
@@ -105,9 +102,7 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     }
     query = {**filters.chosen, **({"cursor": cursor} if cursor else {})}
     query |= {"hours": str(hours)} if "hours" in request.GET else {}
-    url = reverse("operations_live", args=[project_id])
-    url = f"{url}?{urlencode(query)}" if query else url
-    return context, polling(request, url, page.items)
+    return context, polling(request, page.items, urlencode(query))
 
 
 index, index_live = page_and_region(_list, "operations.html", "_runs_list.html")
@@ -135,7 +130,7 @@ def _warnings(api: ManagementAPI, project_id: str, runs: Sequence[Run]) -> Mappi
 # The timeline
 
 
-def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+def _timeline_page(request: ConsoleRequest, project_id: str) -> Shown:
     api = request.api
     hours = hours_asked(request.GET.get("hours", ""))
     latest, branches, project, endpoints = in_parallel(
@@ -149,9 +144,7 @@ def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, 
         "timeline": _timeline(project, latest, hours, branches, endpoints),
         "timeline_url": reverse("timeline", args=[project_id]),
     }
-    url = reverse("timeline_live", args=[project_id])
-    url = f"{url}?hours={hours}" if hours else url
-    return context, polling(request, url, latest)
+    return context, polling(request, latest, f"hours={hours}" if hours else "")
 
 
 # The timeline as a picture, and as a table that says the same.

@@ -10,8 +10,7 @@ from console.api.resources.operations import Operation
 from console.operations.runs import OperationRow, Run, operation_rows
 from console.operations.steps import StepRow, step_rows, step_spans
 from console.operations.timescale import Bar, Mark, Scale, Span, lines
-from console.pages.outcomes import not_run_for
-from console.pages.statuses import can_be_cancelled, can_be_retried, is_unfinished
+from console.pages.statuses import can_be_cancelled, can_be_retried, is_unfinished, not_run_for
 
 
 @dataclass(frozen=True)
@@ -22,19 +21,11 @@ class Lane:
     bar: Bar | None
     # Milliseconds from the beginning of the run to its own.
     offset_ms: int | None
-    steps: Sequence["LaneStep"]
+    steps: Sequence[StepRow]
     can_cancel: bool
     can_retry: bool
     # The id of the operation whose failure kept this one from beginning; "" if none did.
     not_run_for: str
-
-
-@dataclass(frozen=True)
-class LaneStep:
-    row: StepRow
-    offset_ms: int | None
-    # Whether an earlier attempt had the same error, so that it need not be shown again.
-    is_same_again: bool
 
 
 @dataclass(frozen=True)
@@ -47,7 +38,7 @@ class Waterfall:
     @property
     def warning(self) -> str:
         """The first warning of a step, although nothing has failed."""
-        steps = (step.row.warning for lane in self.lanes for step in lane.steps)
+        steps = (step.warning for lane in self.lanes for step in lane.steps)
         return next(filter(None, steps), "")
 
     @property
@@ -65,8 +56,8 @@ def waterfall(run: Run) -> Waterfall:
         Lane(
             row=row,
             bar=scale.bar(at_work) if scale and (at_work := _working_span(row.operation)) else None,
-            offset_ms=_offset_ms(scale, span[0] if span else None),
-            steps=_lane_steps(row.operation, run, scale),
+            offset_ms=scale.offset_ms(span[0]) if scale and span else None,
+            steps=step_rows(row.operation, run.operations, scale),
             can_cancel=can_be_cancelled(row.operation),
             can_retry=can_be_retried(row.operation) and row.operation is not first_to_retry,
             not_run_for=not_run_for(row.operation),
@@ -75,19 +66,6 @@ def waterfall(run: Run) -> Waterfall:
     ]
     marks = scale.marks_since_begin() if scale else ()
     return Waterfall(lanes, marks, lines(marks))
-
-
-def _lane_steps(operation: Operation, run: Run, scale: Scale | None) -> list[LaneStep]:
-    rows = step_rows(operation, run.operations, scale)
-    errors = [row.error for row in rows]
-    return [
-        LaneStep(
-            row=row,
-            offset_ms=_offset_ms(scale, row.started_at),
-            is_same_again=bool(row.error) and row.error in errors[:place],
-        )
-        for place, row in enumerate(rows)
-    ]
 
 
 def span_of(operation: Operation) -> Span | None:
@@ -115,9 +93,3 @@ def _total_span(operation: Operation, parts: Sequence[Span]) -> Span:
     even if its latest step is not known yet."""
     so_far = [datetime.now(UTC)] if is_unfinished(operation) else []
     return parts[0][0], max([end for _, end in parts] + so_far)
-
-
-def _offset_ms(scale: Scale | None, at: datetime | None) -> int | None:
-    if scale is None or at is None:
-        return None
-    return round((at - scale.begin).total_seconds() * 1000)

@@ -21,6 +21,10 @@ def url_or_none(name: str, *ids: str) -> str:
         return ""
 
 
+def with_query(url: str, query: str) -> str:
+    return f"{url}?{query}" if query else url
+
+
 @dataclass(frozen=True)
 class Existing:
     """The ids of the endpoints and branches that exist now; None if the page has not read them."""

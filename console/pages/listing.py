@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
@@ -84,6 +85,11 @@ def by_name(name: str) -> tuple[list[tuple[int, str]], str]:
     return [(int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)], name
 
 
+def by_time(moment: datetime | None) -> datetime:
+    """A key that sorts by time, with unknown times before all others."""
+    return moment or datetime.min.replace(tzinfo=UTC)
+
+
 def listing(
     request: HttpRequest,
     items: Iterable[T],
@@ -92,10 +98,8 @@ def listing(
     orders: Mapping[str, Order[T]],
     size: int = PAGE_SIZE,
 ) -> Listing[T]:
-    """Return the page of `items` that the request asks for.
-
-    `words` returns the texts of an item that are searched. The first of `orders` is the default.
-    """
+    """Return the page of `items` that the request asks for. `words` returns the texts of an item
+    that are searched. The first of `orders` is the default."""
     every = list(items)
     search = request.GET.get("search", "").strip()[:MAX_SEARCH_LENGTH]
     sort = request.GET.get("sort", "")

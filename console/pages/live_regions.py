@@ -6,11 +6,13 @@ from typing import Any
 
 from django.http import HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from console.api.errors import APIError, NotFound
 from console.api.resources.operations import Operation
-from console.pages.outcomes import NOTHING, Outcome, outcome
+from console.pages.addresses import with_query
+from console.pages.statuses import NOTHING, Outcome, outcome
 from console.request import ConsoleRequest
 
 # Milliseconds until a region is polled again: while it shows an unfinished operation, which usually
@@ -26,7 +28,8 @@ MARK, KNOWN = "mark", "known"
 class Polling:
     """Where the region is polled, and when it has to be read again."""
 
-    region_url: str
+    # The query of the region's address; "" for none.
+    query: str = ""
     # Milliseconds, for a region that changes without its mark; otherwise 0.
     every: int = 0
     # The outcome of the operations shown.
@@ -39,6 +42,7 @@ class Polling:
     known: str = ""
     # The mark from before the region's contents were read; "" if the server has none.
     mark: str = ""
+    region_url: str = ""
 
     @property
     def pause(self) -> int:
@@ -46,35 +50,38 @@ class Polling:
         return self.every or (POLL_INTERVAL_MS if self.mark else MARKLESS_POLL_INTERVAL_MS)
 
 
-def polling(request: ConsoleRequest, url: str, operations: Iterable[Operation]) -> Polling:
-    """Return the polling of a region at `url` that shows `operations`, the newest first."""
+def polling(request: ConsoleRequest, operations: Iterable[Operation], query: str = "") -> Polling:
+    """Return the polling of a region that shows `operations`, the newest first."""
     shown = list(operations)
     found = outcome(shown)
     newest = shown[0].id if shown else ""
     if found.unfinished:
-        return Polling(url, UNFINISHED_POLL_INTERVAL_MS, found, known=f"{newest}~")
+        return Polling(query, UNFINISHED_POLL_INTERVAL_MS, found, known=f"{newest}~")
     # The operation of the reader's change may have ended before the page saw it.
     if newest == request.GET.get(KNOWN, newest):
-        return Polling(url, outcome=found, known=newest)
+        return Polling(query, outcome=found, known=newest)
     # What it has changed may have been read before its end, so the region is read once more.
-    return Polling(url, UNFINISHED_POLL_INTERVAL_MS, found, ending=found.ending, known=newest)
+    return Polling(query, UNFINISHED_POLL_INTERVAL_MS, found, ending=found.ending, known=newest)
 
 
 View = Callable[..., HttpResponse]
-# Takes a request and the ids in its address. Returns what the page shows, and its region's polling.
-Contents = Callable[..., tuple[Mapping[str, Any], Polling]]
+# What a page shows, and its region's polling; made of a request and the ids in its address.
+Shown = tuple[dict[str, Any], Polling]
+Contents = Callable[..., Shown]
 
 
 def page_and_region(contents: Contents, page: str, region: str) -> tuple[View, View]:
-    """Make the two views of a live page: the whole page, and its region alone.
+    """Make the two views of a live page: the whole page, and its region alone. `page` and `region`
+    are their templates; the page's must include the region's. The name of the second view's URL is
+    that of the first with “_live”."""
 
-    `page` and `region` are their templates; the page's must include the region's. The address of
-    the second view must be the one that the polling names.
-    """
-
-    def read(request: ConsoleRequest, mark: str, ids: Mapping[str, str]) -> dict[str, Any]:
+    def read(request: ConsoleRequest, mark: str, ids: dict[str, str]) -> dict[str, Any]:
         context, state = contents(request, **ids)
-        return {**context, "polling": state if state.every else replace(state, mark=mark)}
+        assert request.resolver_match is not None
+        name = (request.resolver_match.url_name or "").removesuffix("_live")
+        url = with_query(reverse(f"{name}_live", kwargs=ids), state.query)
+        state = replace(state, region_url=url, mark="" if state.every else mark)
+        return {**context, "polling": state}
 
     @require_safe
     def show(request: ConsoleRequest, **ids: str) -> HttpResponse:
@@ -102,7 +109,7 @@ def render_problem(
     """Render a problem of a poll. It replaces only the region's status line; the rest stays."""
     # While a server restarts, a reverse proxy in front of it may answer 404 in its place.
     is_gone = isinstance(problem, NotFound) and problem.is_told
-    state = Polling(request.path, problem=problem, sign_in_url=sign_in_url)
+    state = Polling(problem=problem, sign_in_url=sign_in_url, region_url=request.path)
     answer = render(request, "_poll.html", {"polling": state, "is_gone": is_gone})
     answer["HX-Retarget"] = "#poll"
     answer["HX-Reswap"] = "morph"

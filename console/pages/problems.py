@@ -1,22 +1,30 @@
-"""Answers to failures that Django detects: unknown addresses, stale forms, bugs. They show no
-stack trace."""
+"""How problems are shown: as pages without a stack trace, as notices, in a region's status line,
+and beside the fields of a form at fault."""
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import datetime
 from http import HTTPStatus
 from urllib.parse import urlencode
 
+from django import forms
 from django.conf import settings
 from django.contrib import messages
+from django.contrib.messages.storage.cookie import CookieStorage
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.timezone import localtime
 
-from console.api.errors import APIError, Forbidden, NotFound, NotOffered, Unauthorized
+from console.api.answers import ATTRIBUTE
+from console.api.errors import APIError, Forbidden, NotFound, NotOffered, RequestShown, Unauthorized
+from console.forms.api_requests import FIELDS_OF_ATTRIBUTES
+from console.forms.fields import WORDS_OF_ATTRIBUTES
 from console.pages import live_regions
 from console.pages.addresses import page_shown
-from console.pages.notices import show_notices
 from console.request import ConsoleRequest
 from console.templatetags import console_tags
 
@@ -61,10 +69,9 @@ def csrf_failure(request: ConsoleRequest, reason: str = "") -> HttpResponse:
 def _page(request: ConsoleRequest, status: int, title: str, advice: str) -> HttpResponse:
     if getattr(request, "htmx", None) and hasattr(request, "_messages"):
         messages.error(request, f"{title}. {advice}")
-        answer = render(request, "_notices.html", status=status)
-        answer["HX-Reswap"] = "none"
-        return answer
-    return render(request, "lost.html", {"title": title, "advice": advice}, status=status)
+        return show_notices(request, status=status)
+    context = {"problem": {"title": title, "message": advice}, "is_gone": True}
+    return render(request, "problem.html", context, status=status)
 
 
 def show_problem(request: ConsoleRequest, problem: APIError) -> HttpResponse:
@@ -136,3 +143,111 @@ def quoted(words: str) -> str:
 
 def sentence(words: str) -> str:
     return console_tags.sentence(words).rstrip(".")
+
+
+class NoticeStorage(CookieStorage):
+    """Messages that are shown once, on the next page, in a cookie of their own. In the session's
+    cookie, each page that shows one would write back the session as it was when the page was
+    requested. That could undo a sign-in or a switch in another tab."""
+
+    cookie_name = "perch_notices"
+
+    def _update_cookie(self, encoded_data: str | None, response: HttpResponse) -> None:
+        """Send no cookie if there are no messages and were none."""
+        if encoded_data or self.cookie_name in self.request.COOKIES:
+            super()._update_cookie(encoded_data, response)  # type: ignore[misc]
+
+
+def show_notices(request: ConsoleRequest, *, status: int) -> HttpResponse:
+    """Show only the messages, wherever htmx would put its answer."""
+    answer = render(request, "_notices.html", status=status)
+    answer["HX-Reswap"] = "none"
+    return answer
+
+
+@contextmanager
+def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
+    """Turn an `APIError` into an error of the form; of `field`, if that one is the cause. A request
+    that is only to be shown is no error."""
+    try:
+        yield
+    except RequestShown:
+        pass
+    except Unauthorized as problem:
+        form.add_error(None, forms.ValidationError(words_beside(problem)))
+    except APIError as problem:
+        for at_fault, words in _find_faults(form, field, problem):
+            form.add_error(at_fault, forms.ValidationError(words))
+
+
+def _find_faults(form: forms.Form, field: str, problem: APIError) -> list[tuple[str | None, str]]:
+    """Return the fields at fault, None for the whole form, each with what to say about it. `field`
+    is at fault if the API names a field that the form does not have."""
+    if problem.page_status not in (400, 409, 422):
+        return [(None, _in_labels(form, spell_out(problem)))]
+    found: dict[str, str] = {}
+    for error in problem.fields:
+        name, value = _field_of(form, error.field)
+        words = f"{value}: {error.message}." if value else f"{sentence(error.message)}."
+        # The same is said of two fields that contradict each other. Show it once.
+        if name:
+            found.setdefault(words, name)
+    if found:
+        return [(name, _in_labels(form, quoted(words))) for words, name in found.items()]
+    at_fault = field if field in form.fields else None
+    return [(at_fault, _in_labels(form, spell_out(problem)))]
+
+
+def _field_of(form: forms.Form, path: str) -> tuple[str, str]:
+    """Return the form's field for a path in the API's body, and the rest of the path, which leads
+    to a value within the field. Both are "" if the form has none."""
+    parts = path.split(".")
+    for place in range(len(parts) - 1, -1, -1):
+        part = parts[place]
+        name = part if part in form.fields else FIELDS_OF_ATTRIBUTES.get(part, part)
+        if name in form.fields:
+            return name, _value_at(form, name, ".".join(parts[place + 1 :]))
+    return "", ""
+
+
+def _value_at(form: forms.Form, name: str, path: str) -> str:
+    """Return the line that a path in a list leads to, and any other path as it is."""
+    lines = getattr(form, "cleaned_data", {}).get(name)
+    if isinstance(lines, list) and path.isdecimal() and int(path) < len(lines):
+        return str(lines[int(path)])
+    return path
+
+
+# A size of a compute beside its label, of which the API says the number alone.
+SIZE = re.compile(r"(“M(?:in|ax)imum size” \d+(?:\.\d+)?)(?! CU)\b(?!\.\d)")
+
+
+def _attributes(form: forms.Form, words: str) -> list[tuple[str, str]]:
+    """Return the attributes that the words name, each with the form's field for it."""
+    written = ATTRIBUTE.findall(words)
+    fields = [(name, FIELDS_OF_ATTRIBUTES.get(name.lower(), name.lower())) for name in written]
+    return [(attribute, name) for attribute, name in fields if name in form.fields]
+
+
+TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
+
+
+def translate_message(words: str) -> str:
+    """Replace the API's names of attributes by words, if no field of a form has a label for it, and
+    its times by those in the reader's zone."""
+    words = TIME.sub(lambda found: _in_local_time(found[0]), words)
+    return ATTRIBUTE.sub(lambda name: WORDS_OF_ATTRIBUTES.get(name[0], name[0]), words)
+
+
+def _in_local_time(time: str) -> str:
+    try:
+        return f"{localtime(datetime.fromisoformat(time)):%Y-%m-%d %H:%M:%S %Z}"
+    except (ValueError, OverflowError):
+        return time
+
+
+def _in_labels(form: forms.Form, words: str) -> str:
+    """Replace the API's names of attributes by the labels of the form's fields."""
+    for attribute, name in _attributes(form, words):
+        words = words.replace(attribute, f"“{form[name].label}”")
+    return translate_message(SIZE.sub(r"\1 CU", words))

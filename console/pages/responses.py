@@ -14,12 +14,11 @@ from django.utils.encoding import iri_to_uri
 
 from console.api.errors import APIError, Unauthorized
 from console.api.parallel import in_parallel, or_none
-from console.forms.curl import curl
+from console.forms.api_requests import curl
 from console.forms.fields import AS_CURL, EmptyForm
 from console.forms.losses import Loss
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside, translate_message
-from console.pages.problems import spell_out
+from console.pages.problems import problems_beside, spell_out, translate_message
 from console.request import ConsoleRequest
 from console.sign_in import sessions
 
@@ -52,8 +51,9 @@ class FormPage:
     """What is shown around a form, on a page of its own or in a dialog."""
 
     title: str
-    submit: str
     back: str
+    # The label of the button that sends the form; by default the title.
+    submit: str = ""
     intro: str = ""
     # The label of the button that leaves the form without sending it.
     dismiss: str = "Cancel"
@@ -128,22 +128,23 @@ def show_confirmation(
 
 
 def heading(request: ConsoleRequest) -> str:
-    """Return the element for a form's title: h2 in a dialog, as the page behind it has the h1.
-
-    htmx also sends forms that are on a page of their own; those keep h1.
-    """
+    """Return the element for a form's title: h2 in a dialog, as the page behind it has the h1. htmx
+    also sends forms that are on a page of their own; those keep h1."""
     at = urlsplit(request.htmx.current_url_abs_path or "").path if request.htmx else ""
     return "h1" if not request.htmx or at == request.path else "h2"
 
 
-def show_secret(
-    request: ConsoleRequest, template: str, context: Mapping[str, object]
+def show_dialog(
+    request: ConsoleRequest,
+    template: str,
+    context: Mapping[str, object],
+    *,
+    title: str,
+    status: int = 200,
 ) -> HttpResponse:
-    """Answer a POST without a redirect, as no other answer may hold the secret. `template` is the
-    content of the dialog; on a page of its own, `secret.html` includes it."""
-    name = template if request.htmx else "secret.html"
-    shown = {**context, "secret_template": template, "heading": heading(request)}
-    return render(request, name, shown)
+    """Show a template: for htmx, as the content of the dialog; else on a page of its own."""
+    shown = {"title": title, **context, "content": template, "heading": heading(request)}
+    return render(request, template if request.htmx else "dialog.html", shown, status=status)
 
 
 def choices(request: ConsoleRequest, call: Callable[[], list[T]]) -> list[T]:

@@ -1,8 +1,7 @@
 """Words on every page when a worker or a proxy is down.
 
 When a page is opened, its process asks the server for its status in the background, with the
-user's key, at most every few seconds. No page waits for the answer: each shows what is known.
-"""
+user's key, at most every few seconds. No page waits for the answer: each shows what is known."""
 
 import logging
 import threading
@@ -16,7 +15,7 @@ from django.http import HttpRequest
 from console.api.errors import APIError
 from console.api.management_api import ManagementAPI
 from console.api.resources.service_status import RegionStatus
-from console.api.servers import Server
+from console.api.transport import Server
 from console.sign_in import sessions
 
 log = logging.getLogger(__name__)

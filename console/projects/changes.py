@@ -15,7 +15,7 @@ from console.api.resources.projects import Project, Region
 from console.forms import losses
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, ConfirmForm, OpenChoiceField, offer
-from console.pages.form_errors import problems_beside
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, act, choices, done, show_form
 from console.request import ConsoleRequest
 from console.templatetags.console_tags import period
@@ -64,7 +64,6 @@ def create(request: ConsoleRequest) -> HttpResponse:
     page = FormPage(
         title="Create project",
         intro="The project starts with one branch and a read-write endpoint.",
-        submit="Create project",
         back=reverse("dashboard"),
     )
     return show_form(request, form, page)

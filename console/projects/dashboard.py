@@ -4,15 +4,14 @@ its events of the last day, and the latest events of all projects."""
 from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from console.api.resources.endpoints import Endpoint
-from console.api.resources.events import Event
+from console.api.resources.operations import Event
 from console.api.resources.projects import Project, ProjectState
 from console.events.rows import EventRow, event_row
 from console.events.things import Thing
 from console.pages.addresses import NOT_READ
-from console.pages.listing import Order, by_name
+from console.pages.listing import Order, by_name, by_time
 from console.pages.statuses import ACTIVE, IDLE, STOPPED, Status, endpoint_state
 
 # The types of the events that are counted over the last day.
@@ -43,8 +42,6 @@ class Totals:
     states: Sequence[tuple[Status, int]]
     unfinished: int
     failed: int
-    woke: int
-    slept: int
 
 
 def _counted(counts: Sequence[tuple[Status, int]]) -> list[tuple[Status, int]]:
@@ -105,8 +102,6 @@ def totals(rows: Sequence[ProjectRow]) -> Totals:
         states=_counted([(state, states[state]) for state in (ACTIVE, IDLE, STOPPED)]),
         unfinished=sum(row.unfinished or 0 for row in rows),
         failed=sum(row.failed for row in rows),
-        woke=sum(row.woke for row in rows),
-        slept=sum(row.slept for row in rows),
     )
 
 
@@ -116,7 +111,7 @@ def latest(events: Sequence[Event], projects: Sequence[Project], *, most: int) -
     known = [event for event in events if event.project_id in names]
     failed = [event for event in known if event.type == FAILED][:most]
     others = [event for event in known if event.type in (WOKE, SLEPT)][: most - len(failed)]
-    chosen = sorted([*failed, *others], key=_at, reverse=True)
+    chosen = sorted([*failed, *others], key=lambda event: by_time(event.at), reverse=True)
     gone = {event.endpoint_id or event.branch_id for event in known if event.type in GONE}
     return [Thing([_row(event, names, gone)]) for event in chosen]
 
@@ -133,20 +128,17 @@ def _row(event: Event, names: Mapping[str, str], gone: Container[str]) -> EventR
     return replace(row, links=links)
 
 
-def _at(event: Event) -> datetime:
-    return event.at or datetime.min.replace(tzinfo=UTC)
-
-
-def _age(row: ProjectRow) -> float:
-    moment = row.project.created_at
-    return moment.timestamp() if isinstance(moment, datetime) else 0.0
-
-
 ORDERS: Mapping[str, Order[ProjectRow]] = {
-    "newest": Order("Newest first", _age, reverse=True),
+    "newest": Order("Newest first", lambda row: by_time(row.project.created_at), reverse=True),
     "name": Order("Name", lambda row: by_name(row.project.name)),
-    "active": Order("Most active", lambda row: (row.active, row.woke, _age(row)), reverse=True),
+    "active": Order(
+        "Most active",
+        lambda row: (row.active, row.woke, by_time(row.project.created_at)),
+        reverse=True,
+    ),
     "trouble": Order(
-        "Problems first", lambda row: (row.failed, row.unfinished or 0, _age(row)), reverse=True
+        "Problems first",
+        lambda row: (row.failed, row.unfinished or 0, by_time(row.project.created_at)),
+        reverse=True,
     ),
 }

@@ -1,6 +1,7 @@
 """A project's settings and what it uses: their page, and the forms that change them."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpResponse
@@ -15,8 +16,8 @@ from console.api.resources.projects import Project
 from console.forms.api_requests import body_of
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS, setting_rows
 from console.forms.fields import RenameForm
-from console.pages.form_errors import problems_beside
 from console.pages.listing import Order, listing
+from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, choices, done, show_confirmation, show_form
 from console.projects.settings_forms import (
     AddressesForm,
@@ -92,83 +93,91 @@ def _named_values(
             yield label, str(value)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-def rename(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    page = FormPage(title="Rename project", submit="Rename", back=_back(project_id))
-    form = RenameForm(request.POST or None)
-    if request.method != "POST":
-        form.initial["name"] = request.api.project(project_id).name
-    return _show(request, project_id, form, page, "Project renamed.", field="name")
+@dataclass(frozen=True)
+class Change:
+    """A form of the page, by the name in its address."""
+
+    form: type[RenameForm | SettingsForm]
+    title: str
+    intro: str
+    notice: str
+    # At fault if the API names a field that the form does not have.
+    field: str = ""
+    submit: str = "Save"
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-def history(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    """Change for how long the history of the project's branches is kept."""
-    page = FormPage(
-        title="History retention",
-        intro="Every moment of this time can become a branch, or replace a branch's data.",
-        submit="Save",
-        back=_back(project_id),
-    )
-    form = HistoryForm(request.POST if request.method == "POST" else None)
-    return _show(request, project_id, form, page, "History retention changed.", field="retention")
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def durability(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    """Choose whether commits wait for a second host."""
-    page = FormPage(
-        title="Durability",
-        intro="What the loss of a host may cost. A change applies within seconds, without a"
-        " restart.",
-        submit="Save",
-        back=_back(project_id),
-    )
-    form = DurabilityForm(request.POST if request.method == "POST" else None)
-    return _show(request, project_id, form, page, "Durability changed.", field="durability")
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def addresses(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    """Change from which addresses Postgres clients may connect."""
-    page = FormPage(
-        title="Allowed addresses",
-        intro="Postgres clients from other addresses are refused; so are Query and Tables of the "
+CHANGES = {
+    "rename": Change(RenameForm, "Rename project", "", "Project renamed.", "name", "Rename"),
+    "history": Change(
+        HistoryForm,
+        "History retention",
+        "Every moment of this time can become a branch, or replace a branch's data.",
+        "History retention changed.",
+        "retention",
+    ),
+    "durability": Change(
+        DurabilityForm,
+        "Durability",
+        "What the loss of a host may cost. A change applies within seconds, without a restart.",
+        "Durability changed.",
+        "durability",
+    ),
+    "addresses": Change(
+        AddressesForm,
+        "Allowed addresses",
+        "Postgres clients from other addresses are refused; so are Query and Tables of the "
         "console in a browser with another address. The rest of the console and the API go on.",
-        submit="Save",
-        back=_back(project_id),
-    )
-    form = AddressesForm(
-        request.POST if request.method == "POST" else None,
-        own=client_address.current(),
-        blocks_outbound=sessions.is_at_perch(request),
-    )
-    return _show(request, project_id, form, page, "Allowed addresses changed.", field="ips")
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def quotas(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    page = FormPage(
-        title="Quotas",
-        intro="When one is used up, the project's endpoints are suspended, and none starts until"
+        "Allowed addresses changed.",
+        "ips",
+    ),
+    "quotas": Change(
+        QuotasForm,
+        "Quotas",
+        "When one is used up, the project's endpoints are suspended, and none starts until"
         " the next period or a higher quota.",
-        submit="Save",
-        back=_back(project_id),
-    )
-    form = QuotasForm(request.POST if request.method == "POST" else None)
-    return _show(request, project_id, form, page, "Quotas changed.")
+        "Quotas changed.",
+    ),
+    "defaults": Change(
+        DefaultsForm,
+        "Defaults for new endpoints",
+        "Endpoints that exist keep their settings.",
+        "Defaults changed.",
+    ),
+}
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-def defaults(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    page = FormPage(
-        title="Defaults for new endpoints",
-        intro="Endpoints that exist keep their settings.",
-        submit="Save",
-        back=_back(project_id),
-    )
-    form = DefaultsForm(request.POST if request.method == "POST" else None)
-    return _show(request, project_id, form, page, "Defaults changed.")
+def change(request: ConsoleRequest, project_id: str, what: str) -> HttpResponse:
+    """Show a form, or make its change; `what` is a key of CHANGES."""
+    chosen, is_sent = CHANGES[what], request.method == "POST"
+    url = reverse("project_settings", args=[project_id])
+    page = FormPage(title=chosen.title, intro=chosen.intro, submit=chosen.submit, back=url)
+    data = request.POST if is_sent else None
+    form: RenameForm | SettingsForm
+    if chosen.form is AddressesForm:
+        at_perch = sessions.is_at_perch(request)
+        form = AddressesForm(data, own=client_address.current(), blocks_outbound=at_perch)
+    else:
+        form = chosen.form(data)
+    project: Project | None = None
+    if isinstance(form, SettingsForm):
+        found = choices(request, lambda: [request.api.project(project_id)])
+        project = form.project = found[0] if found else None
+    elif not is_sent:
+        form.initial["name"] = request.api.project(project_id).name
+    is_valid = is_sent and form.is_valid()
+    if isinstance(form, SettingsForm) and project is not None:
+        # After the validation, which is of what was offered.
+        form.fill_in(project)
+    if is_valid:
+        with problems_beside(form, chosen.field):
+            if project is not None and not form.has_changed():
+                return done(request, url, "Nothing was changed.", is_live=False)
+            body = body_of(form, f"project_{what}")
+            if body:
+                request.api.update_project(project_id, body)
+            return done(request, url, chosen.notice, is_live=False)
+    return show_form(request, form, page)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -180,7 +189,7 @@ def replication(request: ConsoleRequest, project_id: str) -> HttpResponse:
         " write what logical replication needs. This cannot be turned off again.",
         submit="Turn on",
         danger=True,
-        back=_back(project_id),
+        back=reverse("project_settings", args=[project_id]),
     )
 
     def turn_on() -> HttpResponse:
@@ -190,49 +199,3 @@ def replication(request: ConsoleRequest, project_id: str) -> HttpResponse:
         return done(request, page.back, "Logical replication is on.", is_live=False)
 
     return show_confirmation(request, lambda: page, turn_on)
-
-
-# By their names in addresses.
-FORMS = {
-    "rename": rename,
-    "history": history,
-    "durability": durability,
-    "addresses": addresses,
-    "quotas": quotas,
-    "defaults": defaults,
-    "replication": replication,
-}
-
-
-def _back(project_id: str) -> str:
-    return reverse("project_settings", args=[project_id])
-
-
-def _show(
-    request: ConsoleRequest,
-    project_id: str,
-    form: RenameForm | SettingsForm,
-    page: FormPage,
-    notice: str,
-    *,
-    field: str = "",
-) -> HttpResponse:
-    """Show the form, or make its change. `field` is at fault if the API names another one."""
-    assert request.resolver_match is not None
-    project: Project | None = None
-    if isinstance(form, SettingsForm):
-        found = choices(request, lambda: [request.api.project(project_id)])
-        project = form.project = found[0] if found else None
-    is_sent = request.method == "POST" and form.is_valid()
-    if isinstance(form, SettingsForm) and project is not None:
-        # After the validation, which is of what was offered.
-        form.fill_in(project)
-    if is_sent:
-        with problems_beside(form, field):
-            if project is not None and not form.has_changed():
-                return done(request, page.back, "Nothing was changed.", is_live=False)
-            body = body_of(form, request.resolver_match.url_name or "")
-            if body:
-                request.api.update_project(project_id, body)
-            return done(request, page.back, notice, is_live=False)
-    return show_form(request, form, page)

@@ -44,7 +44,6 @@ class HistoryForm(SettingsForm):
         self.initial["retention"] = project.history_retention
 
     def _offer(self, present: int) -> None:
-        """Offer the usual periods, and the present one."""
         widget = cast(forms.Select, self.fields["retention"].widget)
         periods = sorted({*PERIODS, present})
         widget.choices = [(one, period(one) if one else NO_HISTORY) for one in periods]
@@ -68,6 +67,7 @@ class AddressesForm(SettingsForm):
     ips = LinesField(
         label="Addresses",
         required=False,
+        strip=False,
         widget=forms.Textarea(attrs={**PLAIN, "rows": 5}),
     )
     protected_branches_only = forms.BooleanField(

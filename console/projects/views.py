@@ -1,22 +1,26 @@
-"""The dashboard that lists projects, the switcher between them, and a project's page."""
+"""The dashboard that lists projects, the switcher between them, and a project's page, which leads a
+new one's owner through the first steps."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from django.http import HttpResponse
-from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from console.api.fields import Page, stamp
 from console.api.management_api import MAX_PAGE_SIZE, ManagementAPI
 from console.api.parallel import each_or_none, first_problem, in_parallel, part
+from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
-from console.api.resources.events import Event
+from console.api.resources.operations import Event, Operation
+from console.api.resources.projects import Project
 from console.endpoints.rows import ENDPOINT_ORDERS, endpoint_rows
+from console.pages.addresses import with_query
 from console.pages.listing import Listing, Order, listing
-from console.pages.live_regions import Polling, page_and_region, polling
+from console.pages.live_regions import Polling, Shown, page_and_region, polling
+from console.pages.responses import show_dialog
 from console.projects.dashboard import (
     FAILED,
     GONE,
@@ -28,7 +32,6 @@ from console.projects.dashboard import (
     project_rows,
     totals,
 )
-from console.projects.first_steps import first_steps
 from console.projects.usage import project_usage
 from console.request import ConsoleRequest
 
@@ -39,7 +42,7 @@ SWITCHER_PAGE_SIZE = 12
 MAX_OPERATIONS = 50
 
 
-def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
+def _dashboard(request: ConsoleRequest) -> Shown:
     api = request.api
     cursor = request.GET.get("cursor", "")
     page, listed_states, lately = in_parallel(
@@ -69,9 +72,6 @@ def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
         shown = [row.project.id for row in projects.rows]
         projects = listed(dict(zip(shown, each_or_none(api.endpoints, shown), strict=True)))
     rows = project_rows(page.items, states, {}, happened)
-    url = reverse("dashboard_live")
-    query = request.GET.urlencode()
-    state = Polling(f"{url}?{query}" if query else url)
     context = {
         "listing": projects,
         "here": reverse("dashboard"),
@@ -84,7 +84,7 @@ def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
         "next_cursor": page.cursor,
         "is_first_page": not cursor,
     }
-    return context, state
+    return context, Polling(request.GET.urlencode())
 
 
 dashboard, dashboard_live = page_and_region(_dashboard, "dashboard.html", "_dashboard.html")
@@ -92,17 +92,13 @@ dashboard, dashboard_live = page_and_region(_dashboard, "dashboard.html", "_dash
 
 def _lately(api: ManagementAPI, *types: str) -> Page[Event]:
     """Read the events of the last day, of these types only, even if the server ignores filters."""
-    page = api.events(limit=MAX_EVENTS, type=",".join(types), since=_day())
+    since = stamp(datetime.now(UTC) - timedelta(days=1))
+    page = api.events(limit=MAX_EVENTS, type=",".join(types), since=since)
     return Page([event for event in page.items if event.type in types], page.cursor)
-
-
-def _day() -> str:
-    return stamp(datetime.now(UTC) - timedelta(days=1))
 
 
 @require_safe
 def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    """Show the other projects to switch to."""
     page = request.api.projects(limit=MAX_PAGE_SIZE)
     context = {
         "project_id": project_id,
@@ -116,11 +112,10 @@ def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
         ),
         "has_more": bool(page.cursor),
     }
-    template = "_switcher.html" if request.htmx else "switcher.html"
-    return render(request, template, context)
+    return show_dialog(request, "_switcher.html", context, title="Switch project")
 
 
-def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
+def _contents(request: ConsoleRequest, project_id: str) -> Shown:
     api = request.api
     operations, project, endpoints, branches = in_parallel(
         lambda: api.operations(project_id, limit=MAX_OPERATIONS),
@@ -140,7 +135,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
     context = {
         "project": project,
         "here": here,
-        "back_here": f"{here}?{found.query}" if found.query else here,
+        "back_here": with_query(here, found.query),
         "listing": found,
         "endpoints": found.rows,
         "used_up": [one for one in project_usage(project, branches) if one.is_used_up],
@@ -151,9 +146,64 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
             project, branches, operations.items, is_all=len(operations.items) < MAX_OPERATIONS
         ),
     }
-    url = reverse("project_live", args=[project_id])
-    url = f"{url}?{found.query}" if found.query else url
-    return context, polling(request, url, operations.items)
+    return context, polling(request, operations.items, found.query)
 
 
 show, live = page_and_region(_contents, "project.html", "_project.html")
+
+
+# An owner of more branches than these needs no first steps.
+MAX_BEGINNER_BRANCHES = 5
+
+
+@dataclass(frozen=True)
+class Step:
+    title: str
+    words: str
+    is_done: bool
+    # The name of the URL of the form that does it, "" if it has none.
+    form: str = ""
+
+
+def first_steps(
+    project: Project, branches: Sequence[Branch], operations: Sequence[Operation], *, is_all: bool
+) -> list[Step]:
+    """Return the steps; none once all are done or the project has grown, or if what the API said is
+    not enough to tell. `operations` are the project's latest ones, the newest first; `is_all` says
+    if there are no others."""
+    if not is_all or project.usage.transferred is None or len(branches) > MAX_BEGINNER_BRANCHES:
+        return []
+    steps = [
+        Step("Create a project", "A new project has a branch and an endpoint.", True),
+        Step(
+            "Connect",
+            "Take the connection string to psql, a driver or an ORM.",
+            project.usage.transferred > 0,
+            "project_connect",
+        ),
+        Step(
+            "Create a branch",
+            "A copy of all data in seconds, to try a migration or to test with.",
+            len(branches) > 1,
+            "branch_create",
+        ),
+        Step(
+            "Let it suspend, and start again",
+            "An idle endpoint is suspended. Connect again, and it starts.",
+            _has_woken(operations),
+        ),
+    ]
+    return [] if all(step.is_done for step in steps) else steps
+
+
+def _has_woken(operations: Sequence[Operation]) -> bool:
+    """True if an endpoint has started after it had been suspended."""
+    suspended: set[str] = set()
+    for operation in reversed(operations):
+        if operation.status != "finished":
+            continue
+        if operation.action == "suspend_compute":
+            suspended.add(operation.endpoint_id)
+        elif operation.action == "start_compute" and operation.endpoint_id in suspended:
+            return True
+    return False

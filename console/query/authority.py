@@ -9,7 +9,7 @@ from typing import Any
 import requests
 
 from console.api.bounded_http import BoundedAdapter, proxies_for, read_whole
-from console.api.servers import Server
+from console.api.transport import Server
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +49,8 @@ _authorities: dict[str, tuple[str, float]] = {}
 
 
 def authority(server: Server) -> str:
-    """Return the service's certificate authority in PEM.
-
-    It is "" if the operator uses other certificates.
-    """
+    """Return the service's certificate authority in PEM. It is "" if the operator uses other
+    certificates."""
     pem, found_at = _authorities.get(server.url, ("", float("-inf")))
     if time.monotonic() - found_at < AUTHORITY_TTL:
         return pem

@@ -1,17 +1,16 @@
 """Where SQL runs: a branch, or a past moment of one, a database and a role. Pages choose it by the
 fields of `PlaceForm`. `run` requests the password from the API each time."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django import forms
 
 from console.api.errors import APIError
 from console.api.parallel import in_parallel
-from console.api.resources.branches import Branch
+from console.api.resources.branches import Branch, Database
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
-from console.api.resources.roles import Database
 from console.forms.fields import OpenChoiceField, offer
 from console.pages.problems import sentence, words_beside
 from console.query import sql_over_http
@@ -21,6 +20,8 @@ from console.request import ConsoleRequest
 # The choices for the most seconds that a statement may take, and the default.
 TIMEOUTS = (10, 30, 60, 300)
 DEFAULT_TIMEOUT = 30
+# The parameters that name the place.
+PLACE = ("past_endpoint", "moment", "branch", "database", "role")
 UNKNOWN = "Choose an existing branch, database and role."
 
 
@@ -53,9 +54,9 @@ class PlaceForm(forms.Form):
         self.initial.setdefault("database", next((one.name for one in databases), ""))
         self.initial.setdefault("role", owners[0] if owners else next(iter(roles), ""))
 
-    def branch_name(self, branch_id: str) -> str:
-        choices: Iterable[tuple[str, str]] = self.fields["branch"].choices  # type: ignore[attr-defined]
-        return dict(choices).get(branch_id, branch_id)
+
+def chosen_place(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: given.get(name, "") for name in PLACE}
 
 
 class PlaceRefused(Exception):
@@ -84,7 +85,8 @@ def offer_places(request: ConsoleRequest, project_id: str, form: PlaceForm) -> d
     form.initial.setdefault("branch", chosen)
     if chosen:
         databases, roles = in_parallel(
-            lambda: api.databases(project_id, chosen), lambda: api.roles(project_id, chosen)
+            lambda: api.catalog.databases(project_id, chosen),
+            lambda: api.catalog.role_names(project_id, chosen),
         )
         if request.POST.get("act") == "choose":
             # What was chosen on another branch may not exist on this one.

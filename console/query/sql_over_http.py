@@ -2,13 +2,12 @@
 
 So the console needs no database driver, and a query wakes an idle endpoint. The address is that of
 the API's connection string, which is untrusted: the console uses only TLS, and connects to
-loopback addresses only if the API is at one as well.
-"""
+loopback addresses only if the API is at one as well."""
 
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -24,7 +23,7 @@ from console.api.bounded_http import (
     read_whole,
 )
 from console.api.fields import number, text
-from console.api.servers import Server
+from console.api.transport import Server
 from console.query.authority import CONNECT_TIMEOUT, session_for
 from console.query.pg_types import NUMBERS, type_name
 
@@ -73,33 +72,23 @@ class Notice:
     hint: str = ""
 
 
+@dataclass(eq=False)
 class SqlFailed(Exception):
     """The statements were refused or could not be sent. The message is for the user who wrote
     them. Unless it says otherwise, no statement took effect."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: str = "",
-        detail: str = "",
-        hint: str = "",
-        position: int = 0,
-        statement: int = 0,
-        notices: Sequence[Notice] = (),
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        # The SQLSTATE; "" if Postgres was not reached.
-        self.code = code
-        self.detail = detail
-        self.hint = hint
-        # Characters into the statement, from 1; 0 if Postgres does not say.
-        self.position = position
-        # Index of the statement that failed; the number of statements if the commit failed.
-        self.statement = statement
-        # Those of that statement.
-        self.notices = notices
+    message: str
+    _: KW_ONLY
+    # The SQLSTATE; "" if Postgres was not reached.
+    code: str = ""
+    detail: str = ""
+    hint: str = ""
+    # Characters into the statement, from 1; 0 if Postgres does not say.
+    position: int = 0
+    # Index of the statement that failed; the number of statements if the commit failed.
+    statement: int = 0
+    # Those of that statement.
+    notices: Sequence[Notice] = ()
 
     @property
     def is_cancel(self) -> bool:
@@ -141,11 +130,9 @@ class Result:
 
 
 def cancel(server: Server, uri: str, marker: str) -> bool:
-    """Cancel what runs with this marker, as the role of `uri`. Return False if nothing does.
-
-    This sends SQL, because another process of the console may have sent the run, and servers other
-    than Perch offer no other way. Raises SqlFailed.
-    """
+    """Cancel what runs with this marker, as the role of `uri`. Return False if nothing does. This
+    sends SQL, because another process of the console may have sent the run, and servers other than
+    Perch offer no other way. Raises SqlFailed."""
     (result,) = run(
         server, uri, [Query(CANCEL, (_application(marker),))], seconds=10, read_only=False
     )
@@ -167,13 +154,11 @@ def run(
     marker: str = "",
     exact: bool = False,
 ) -> list[Result]:
-    """Run the queries at the database of `uri`, a connection string from `server`.
-
-    Several queries run in one transaction. Each may take `seconds`. With `read_only`, they can
-    change nothing, and nothing in their text can circumvent that. `marker` names this run to
-    `cancel`. With `exact`, values are written and read as texts that lose nothing, whatever the
-    role's settings are. Raises SqlFailed.
-    """
+    """Run the queries at the database of `uri`, a connection string from `server`. Several queries
+    run in one transaction. Each may take `seconds`. With `read_only`, they can change nothing, and
+    nothing in their text can circumvent that. `marker` names this run to `cancel`. With `exact`,
+    values are written and read as texts that lose nothing, whatever the role's settings are. Raises
+    SqlFailed."""
     url = _address(server, uri)
     sent = list(queries)
     if read_only:

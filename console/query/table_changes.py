@@ -14,14 +14,14 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from console.api.errors import APIError
 from console.pages.responses import crumbs, done, heading
-from console.query.place import PlaceRefused, failure_words, is_active, run
-from console.query.schema_tree import read_table
+from console.query.place import PLACE, PlaceRefused, chosen_place, failure_words, is_active, run
 from console.query.sql_over_http import MAX_RESULT_BYTES, Query, SqlFailed
 from console.query.table_description import (
     Description,
     TableColumn,
     describe,
     read_description,
+    read_table,
 )
 from console.query.table_pages import (
     insert_sql,
@@ -31,7 +31,7 @@ from console.query.table_pages import (
     unchanged_row_condition,
     update_sql,
 )
-from console.query.tables import PLACE, ROWS, chosen_place, query_of
+from console.query.tables import ROWS, query_of, refusal_page
 from console.query.views import require_perch
 from console.request import ConsoleRequest
 
@@ -115,7 +115,7 @@ def value(request: ConsoleRequest, project_id: str) -> HttpResponse:
             most = f"{MAX_SHOWN_BYTES >> 20} MiB"
             raise Refused(f"The value has {size:,} bytes, of which a page shows at most {most}.")
     except Refused as refused:
-        return refusal_page(request, project_id, str(refused))
+        return refusal_page(request, str(refused), table_url(request, project_id))
     return HttpResponse("NULL" if text is None else text, content_type="text/plain; charset=utf-8")
 
 
@@ -138,7 +138,7 @@ def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
         if None in key:
             raise Refused("The key of this row is too long to be changed here.")
     except Refused as refused:
-        return refusal_page(request, project_id, str(refused))
+        return refusal_page(request, str(refused), table_url(request, project_id))
     if request.method != "POST":
         return _show(request, project_id, described, before, typed=before, sizes=sizes)
     typed, refused_words = _typed(request, described, before)
@@ -173,7 +173,7 @@ def add(request: ConsoleRequest, project_id: str) -> HttpResponse:
         if not described.is_insertable:
             raise Refused("Postgres adds no rows here.")
     except Refused as refused:
-        return refusal_page(request, project_id, str(refused))
+        return refusal_page(request, str(refused), table_url(request, project_id))
     empty = [""] * len(described.columns)
     if request.method != "POST":
         return _show(request, project_id, described, None, typed=empty)
@@ -190,16 +190,6 @@ def add(request: ConsoleRequest, project_id: str) -> HttpResponse:
             request, project_id, described, None, typed=typed, sql=sql, refused=refused_words
         )
     return _run_shown(request, project_id, described, [Query(sql)], None, typed)
-
-
-def refusal_page(request: ConsoleRequest, project_id: str, words: str) -> HttpResponse:
-    context = {
-        "words": words,
-        "back": table_url(request, project_id),
-        "heading": heading(request),
-    }
-    name = "_table_problem.html" if request.htmx else "table_problem.html"
-    return render(request, name, context, status=422)
 
 
 def _run_shown(

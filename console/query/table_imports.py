@@ -12,17 +12,10 @@ from django.views.decorators.http import require_http_methods
 
 from console.pages.responses import READ_ONLY, crumbs
 from console.query.csv_text import UnreadableCsv, read_csv
-from console.query.place import PlaceRefused, failure_words, run
-from console.query.schema_tree import read_table
+from console.query.place import PlaceRefused, chosen_place, failure_words, run
 from console.query.sql_over_http import Query, SqlFailed
-from console.query.table_changes import (
-    Refused,
-    branch_name,
-    described_table,
-    table_url,
-)
-from console.query.table_description import Description, TableColumn
-from console.query.tables import chosen_place
+from console.query.table_changes import Refused, branch_name, described_table, table_url
+from console.query.table_description import Description, TableColumn, read_table
 from console.query.views import require_perch
 from console.request import ConsoleRequest
 

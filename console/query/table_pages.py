@@ -2,8 +2,7 @@
 
 A page begins after a row, which is named by its values in the sorted column and in the key. So the
 thousandth page costs as much as the first. Names are in addresses: a long value is named by its
-digest there.
-"""
+digest there."""
 
 import json
 from collections.abc import Sequence
@@ -40,18 +39,14 @@ class PageOf:
     is_backward: bool = False
 
     def order(self, described: Description) -> list[TableColumn]:
-        """Return the columns by which the rows are sorted."""
         return [*([self.sort] if self.sort else []), *described.key]
 
 
 def page_query(described: Description, page: PageOf, *, rows: int, longest: int = 0) -> Query:
     """Return the query for at most `rows` rows of a page; all if it is 0. A page before a row comes
-    in reverse.
-
-    Each row has the values of the columns and then those of `page.order`. With `longest`, values
-    are cut to so many characters; then come the names of the row in this order and by its key, and
-    the sizes of the values.
-    """
+    in reverse. Each row has the values of the columns and then those of `page.order`. With
+    `longest`, values are cut to so many characters; then come the names of the row in this order
+    and by its key, and the sizes of the values."""
     ordered = page.order(described)
     goes_up = page.is_descending == page.is_backward
     parameters: list[str] = []

@@ -1,8 +1,7 @@
 """The page of tables: rows with a filter, sorted, in pages. Rows are changed by SQL that is shown
 before it runs; CSV is imported and exported.
 
-The place, the table and the page are in the address, so that it can be kept and sent to others.
-"""
+The place, the table and the page are in the address, so that it can be kept and sent to others."""
 
 import re
 import sys
@@ -17,24 +16,30 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
+from console.pages.responses import show_dialog
 from console.query.csv_text import Row, write_csv
 from console.query.place import (
+    PLACE,
     PlaceForm,
     PlaceRefused,
+    chosen_place,
     connection_uri,
     failure_words,
     offer_places,
     run,
 )
 from console.query.results import MAX_PAGE_LENGTH, MAX_VALUE_LENGTH, MIN_CELL_LENGTH, Cell
-from console.query.schema_tree import TABLE_NAMES, Table, listed_tables, read_table
 from console.query.sql_over_http import Result, SqlFailed, TooLarge
 from console.query.sql_over_http import run as run_sql
 from console.query.table_description import (
+    TABLE_NAMES,
     Description,
+    Table,
     TableColumn,
     describe,
+    listed_tables,
     read_description,
+    read_table,
 )
 from console.query.table_pages import (
     OPERATORS,
@@ -48,17 +53,12 @@ from console.query.table_pages import (
 from console.query.views import require_perch
 from console.request import ConsoleRequest
 
-# The parameters that name the place, and those that name the rows.
-PLACE = ("past_endpoint", "moment", "branch", "database", "role")
+# The parameters that name the rows.
 ROWS = ("table", "sort", "desc", "column", "op", "value")
 # The most rows of a page, and the rows of an export that are requested at once.
 PAGE_SIZE, EXPORT_BATCH_SIZE = 50, 1000
 # Characters of a value that is shown in its row.
 MAX_CELL_LENGTH = 300
-
-
-def chosen_place(given: Mapping[str, str]) -> dict[str, str]:
-    return {name: given.get(name, "") for name in PLACE}
 
 
 def query_of(given: Mapping[str, str], names: Sequence[str], **more: str) -> str:
@@ -242,25 +242,23 @@ def _heading(
 
 @require_POST
 def export(request: ConsoleRequest, project_id: str) -> HttpResponseBase:
-    """Answer with the filtered rows, in their order, as CSV.
-
-    SQL over HTTP has no COPY. The rows are read page by page, each page in a transaction of its
-    own, so that a table of any size can be exported.
-    """
+    """Answer with the filtered rows, in their order, as CSV. SQL over HTTP has no COPY. The rows
+    are read page by page, each page in a transaction of its own, so that a table of any size can be
+    exported."""
     given = request.POST.dict()
     back = f"{reverse('tables', args=[project_id])}?{query_of(given, (*PLACE, *ROWS))}"
     table = read_table(given.get("table", ""))
     if require_perch(request) or table is None:
-        return _not_exported(request, back, "Choose a table.")
+        return refusal_page(request, "Choose a table.", back)
     try:
         uri = connection_uri(request, project_id, chosen_place(given))
         pages = _pages(request, uri, table, given)
         # A failure of the first page can still be shown.
         first = next(pages)
     except PlaceRefused as refused:
-        return _not_exported(request, back, str(refused))
+        return refusal_page(request, str(refused), back)
     except SqlFailed as failure:
-        return _not_exported(request, back, failure_words(failure))
+        return refusal_page(request, failure_words(failure), back)
 
     def lines() -> Iterator[str]:
         yield first
@@ -274,15 +272,14 @@ def export(request: ConsoleRequest, project_id: str) -> HttpResponseBase:
     )
 
 
-def _not_exported(request: ConsoleRequest, back: str, words: str) -> HttpResponse:
-    return render(request, "table_problem.html", {"words": words, "back": back}, status=422)
+def refusal_page(request: ConsoleRequest, words: str, back: str) -> HttpResponse:
+    context = {"words": words, "back": back}
+    return show_dialog(request, "_table_problem.html", context, title="Not possible", status=422)
 
 
 def _pages(request: ConsoleRequest, uri: str, table: Table, given: dict[str, str]) -> Iterator[str]:
-    """Yield the text of the export: the heading with the first page, then each further page.
-
-    Raises SqlFailed. If a page does not fit into an answer, a smaller one is requested.
-    """
+    """Yield the text of the export: the heading with the first page, then each further page. Raises
+    SqlFailed. If a page does not fit into an answer, a smaller one is requested."""
     server = request.api.server
 
     def ask(query: Any) -> Result:

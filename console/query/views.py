@@ -1,7 +1,6 @@
 """The query page: SQL on a branch as one of its roles, and the tree of its tables.
 
-Nothing is stored on the server: what is typed is sent with the form, and results are shown once.
-"""
+Nothing is stored on the server: what is typed is sent with the form, and results are shown once."""
 
 import time
 from typing import Any
@@ -20,6 +19,7 @@ from console.query import sql_over_http
 from console.query.csv_text import write_csv
 from console.query.place import (
     DEFAULT_TIMEOUT,
+    PLACE,
     TIMEOUTS,
     UNKNOWN,
     PlaceForm,
@@ -31,13 +31,13 @@ from console.query.place import (
     run,
 )
 from console.query.results import ANALYZE, EXPLAIN, mark_of, shown_results
-from console.query.schema_tree import TABLES, listed_tables
 from console.query.sql_over_http import Query, SqlFailed
 from console.query.statements import MAX_STATEMENTS, split
+from console.query.table_description import TABLES, listed_tables
 from console.request import ConsoleRequest
 from console.sign_in import sessions
 
-REPEATED = ("past_endpoint", "moment", "branch", "database", "role", "seconds", "sql")
+REPEATED = (*PLACE, "seconds", "sql")
 PREFIXES = {"explain": EXPLAIN, "analyze": ANALYZE}
 
 
@@ -140,15 +140,13 @@ def _place(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[st
 
 
 def _answer(request: ConsoleRequest, project_id: str, form: QueryForm, act: str) -> dict[str, Any]:
-    """Return the template context of the answer to the form."""
     if not form.is_valid():
         return {"refused": UNKNOWN}
     chosen = form.cleaned_data
     if act == "tables":
         answer = _run(request, project_id, chosen, [TABLES])
         if "results" in answer:
-            names = ("past_endpoint", "moment", "branch", "database", "role")
-            place = urlencode({name: chosen[name] for name in names if chosen[name]})
+            place = urlencode({name: chosen[name] for name in PLACE if chosen[name]})
             rows_url = f"{reverse('tables', args=[project_id])}?{place}"
             return listed_tables(answer["results"][0]) | {"rows_url": rows_url}
         return answer

@@ -19,10 +19,8 @@ from django.utils.crypto import salted_hmac
 
 
 def prepare() -> Path:
-    """Return the directory, made if it is missing.
-
-    Raises ImproperlyConfigured if others may write to it: they could make ended sessions valid.
-    """
+    """Return the directory, made if it is missing. Raises ImproperlyConfigured if others may write
+    to it: they could make ended sessions valid."""
     path = Path(settings.STATE_DIR)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

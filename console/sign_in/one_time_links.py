@@ -3,8 +3,7 @@ machine. Each is good for one sign-in within minutes.
 
 A link holds a random code. The API key that it stands for is in a file named after the code's hash,
 in the directory `links` of the console's state directory. An account that can write there could
-read the key anyway. The request that succeeds in removing the file may sign in.
-"""
+read the key anyway. The request that succeeds in removing the file may sign in."""
 
 import hashlib
 import json

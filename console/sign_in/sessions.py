@@ -1,8 +1,7 @@
 """The session: this browser's sign-ins. It is stored only in an encrypted cookie.
 
 A session may hold several sign-ins, to several servers or with several keys. One of them is the
-present one. Each sign-in has an id, by which it can be ended for every copy of the cookie.
-"""
+present one. Each sign-in has an id, by which it can be ended for every copy of the cookie."""
 
 import base64
 import json
@@ -25,7 +24,7 @@ from django.http import HttpRequest
 from django.middleware.csrf import rotate_token
 from django.utils.crypto import salted_hmac
 
-from console.api.servers import Server, find_server
+from console.api.transport import Server, find_server
 from console.sign_in import ended_sessions
 
 log = logging.getLogger(__name__)
@@ -144,20 +143,10 @@ class SessionStore(SessionBase):
         self._session_key = _fernet().encrypt(text.encode()).decode()
         self.modified = True
 
-    def exists(self, session_key: str) -> bool:
-        return False
-
     def delete(self, session_key: str | None = None) -> None:
         self._session_key = ""
         self._session_cache: dict[str, Any] = {}
         self.modified = True
-
-    def cycle_key(self) -> None:
-        self.save()
-
-    @classmethod
-    def clear_expired(cls) -> None:
-        pass
 
 
 def sign_ins(request: HttpRequest) -> list[SignIn]:
@@ -178,10 +167,8 @@ def is_at_perch(request: HttpRequest) -> bool:
 
 
 def sign_in(request: HttpRequest, *, key: str, account: Account, server: str = "") -> None:
-    """Add a sign-in to those of this browser, and make it the present one.
-
-    It replaces an earlier one with the same key.
-    """
+    """Add a sign-in to those of this browser, and make it the present one. It replaces an earlier
+    one with the same key."""
     short = replace(account, name=account.name[:MAX_LENGTH], plan=account.plan[:MAX_LENGTH])
     new = SignIn(key, short, server)
     known = sign_ins(request)
@@ -204,12 +191,10 @@ def switch(request: HttpRequest, sign_in_id: str) -> SignIn | None:
 
 
 def sign_out(request: HttpRequest, *, of_all: bool = False, everywhere: bool = False) -> bool:
-    """End the present sign-in, for copies of the cookie too.
-
-    `of_all` ends every sign-in of this browser, `everywhere` every sign-in with the present one's
-    key in any browser. Returns False if a copy of the cookie can still be used, as the end could
-    not be stored. This browser is signed out in any case.
-    """
+    """End the present sign-in, for copies of the cookie too. `of_all` ends every sign-in of this
+    browser, `everywhere` every sign-in with the present one's key in any browser. Returns False if
+    a copy of the cookie can still be used, as the end could not be stored. This browser is signed
+    out in any case."""
     left, known = present(request), sign_ins(request)
     holds = True
     if left is not None and everywhere:
@@ -226,23 +211,14 @@ def sign_out(request: HttpRequest, *, of_all: bool = False, everywhere: bool = F
 
 
 def keep_awake(request: HttpRequest) -> None:
-    """Start again the time for which the session may be idle.
-
-    For requests that are answered at once: the cookie is sent back as it came, and another tab may
-    have changed it meanwhile.
-    """
+    """Start again the time for which the session may be idle. For requests that are answered at
+    once: the cookie is sent back as it came, and another tab may have changed it meanwhile."""
     token = request.session.session_key
     if not token or present(request) is None:
         return
     age = time.time() - _fernet().extract_timestamp(token.encode())
     if age > settings.SESSION_COOKIE_AGE * RENEWAL_FRACTION:
         request.session.modified = True
-
-
-def has_ended(request: HttpRequest) -> bool:
-    """Whether the sign-in has ended since the start of a request that takes long to answer."""
-    one = present(request)
-    return one is None or one.has_ended
 
 
 def account(request: HttpRequest) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.timezone import get_current_timezone_name, localtime
 
 from console import bundles
-from console.api.resources.actors import Actor
+from console.api.resources.operations import Actor
 
 register = template.Library()
 

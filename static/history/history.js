@@ -57,10 +57,9 @@
     inUtc.value = isTime && !isUtc(at) ? `= ${at.toISOString().slice(0, 19).replace("T", " ")} UTC` : "";
   }
 
-  function showMoment(moment, at) {
+  function show(moment) {
     exact = moment;
     field.value = shown = local(moment);
-    moveSlider(at);
     showUtc();
   }
 
@@ -90,11 +89,8 @@
   });
 
   slider.addEventListener("input", () => {
-    const moment = ofSlider();
-    exact = moment;
-    field.value = shown = local(moment);
+    show(ofSlider());
     slider.setAttribute("aria-valuetext", field.value);
-    showUtc();
   });
   field.addEventListener("input", showUtc);
   field.addEventListener("change", () => moveSlider(chosen()));
@@ -107,7 +103,9 @@
 
   function showFound() {
     const { moment, at } = document.getElementById("found").dataset;
-    if (moment) showMoment(moment, at);
+    if (!moment) return;
+    show(moment);
+    moveSlider(at);
   }
 
   // What is typed in a dialog, such as the new branch's name, is there again if the dialog is opened

@@ -163,8 +163,8 @@ def test_the_summary_and_the_band() -> None:
     assert found.commits == "M720 50v-30h9v30z"
     assert [float(x[:-1]) for x in found.bases] == [0, 25, 50]
     assert [float(x[:-1]) for x in (*found.restores, *found.removals)] == [25, 75]
-    assert found.slider.steps * found.slider.step >= 24 * 3600
-    assert found.slider.steps <= 1500
+    assert found.steps * found.step >= 24 * 3600
+    assert found.steps <= 1500
 
 
 def test_a_time_whose_commits_are_not_read_yet_is_not_shown_as_one_without_commits() -> None:

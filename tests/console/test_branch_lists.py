@@ -101,8 +101,8 @@ def test_each_level_below_six_has_its_own_indentation() -> None:
 
 def test_a_level_that_cannot_be_drawn_is_given_in_words() -> None:
     drawn = with_tree_lines(rows(chain(MAX_DRAWN_DEPTH + 5)))
-    assert not drawn[MAX_DRAWN_DEPTH].is_too_deep_to_draw
-    assert drawn[-1].is_too_deep_to_draw
+    assert not drawn[MAX_DRAWN_DEPTH].cells.level
+    assert drawn[-1].cells.level
     assert drawn[-1].tree_lines
     assert drawn[-1].tree_lines.width <= MAX_TREE_WIDTH + 2
 

@@ -18,8 +18,7 @@ from console.api.fields import Page as Listed
 from console.api.fields import moment, number, own_id, text
 from console.api.resources.branches import BranchCalls
 from console.api.resources.projects import Project
-from console.api.servers import Server
-from console.api.transport import Transport
+from console.api.transport import Server, Transport
 from console.endpoints.connection_strings import Target
 from console.forms.fields import ConfirmForm
 from tests.console.conftest import Misbehaving

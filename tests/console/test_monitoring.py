@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from console.api.errors import NonsenseAnswer
-from console.api.resources.metrics import Metrics
+from console.api.resources.endpoints import Metrics
 from console.endpoints.charts import CHARTS, axis, count, draw, round_up
 from console.operations.timescale import Scale
 from console.templatetags.console_tags import NOTHING

@@ -33,7 +33,7 @@ def test_older_runs_come_by_cursor_and_no_run_is_split(
     monkeypatch.setattr(operations, "PAGE_SIZE", 2)
     first = carol.get(f"{still_shop.url}/operations")
     # Of the second run, the API's page has one operation; the console shows all of them.
-    assert [row.title for row in first.context["runs"]] == [
+    assert [row.run.title for row in first.context["runs"]] == [
         "Create branch dev",
         "Create the project with branch main",
     ]

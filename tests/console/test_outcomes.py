@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from console.api.resources.operations import Operation
-from console.pages.outcomes import outcome
+from console.pages.statuses import outcome
 
 
 def told(number: int, status: str, action: str = "start_compute", **fields: Any) -> Operation:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from console.forms.request_table import QUOTA_NAMES
+from console.forms.api_requests import QUOTA_NAMES
 from console.projects.usage import QUOTAS
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page

@@ -7,12 +7,12 @@ import pytest
 from django.test import Client as Browser
 
 from console.api.errors import ServerError
-from console.api.servers import Server
+from console.api.transport import Server
 from console.query import authority, sql_over_http
 from console.query.results import MAX_ROWS
-from console.query.schema_tree import by_schema, read_table
 from console.query.sql_over_http import Result, SqlFailed
 from console.query.statements import MAX_STATEMENTS
+from console.query.table_description import by_schema, read_table
 from console.query.views import QueryForm
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page

@@ -9,11 +9,10 @@ import pytest
 from console.query import table_imports
 from console.query.csv_text import MAX_FIELDS, UnreadableCsv
 from console.query.results import MAX_PAGE_LENGTH, MIN_CELL_LENGTH, mark_of, shown_results
-from console.query.schema_tree import Table
 from console.query.sql_over_http import Column, Result, SqlFailed
 from console.query.statements import Statement, split
 from console.query.table_changes import Refused
-from console.query.table_description import Description, TableColumn
+from console.query.table_description import Description, Table, TableColumn
 from tests.support.psql_statements import psql_statements
 
 A_BODY = "begin atomic insert into t values (1); select case when true then (case 1 end) end; end"

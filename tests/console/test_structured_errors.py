@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 from django import forms
 
-from console.api.answers import MAX_FIELD_ERRORS, _field_errors
+from console.api.answers import MAX_FIELD_ERRORS, _field_errors, field_errors
 from console.api.errors import Conflict, FieldError, Unprocessable
-from console.api.message_parsing import field_errors
-from console.api.resources.events import Event, OfOperation
+from console.api.resources.operations import Event, OfOperation
 from console.events.rows import event_row
-from console.pages.form_errors import problems_beside
+from console.pages.problems import problems_beside
 
 
 class Form(forms.Form):

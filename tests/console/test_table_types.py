@@ -8,9 +8,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from console.query.schema_tree import Table
 from console.query.sql_over_http import Query, Result
-from console.query.table_description import Description, TableColumn, describe, read_description
+from console.query.table_description import (
+    Description,
+    Table,
+    TableColumn,
+    describe,
+    read_description,
+)
 from console.query.table_pages import (
     PageOf,
     literal,

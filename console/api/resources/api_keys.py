@@ -2,20 +2,17 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Annotated
 
 from console.api.errors import NonsenseAnswer
-from console.api.fields import JSONObject, limiting_id, moment, text, whole
+from console.api.fields import JSONObject, Resource, limiting_id, moment, required
 
 
 @dataclass(frozen=True)
-class User:
+class User(Resource):
     login: str
     email: str
     plan: str
-
-    @classmethod
-    def read(cls, data: JSONObject) -> "User":
-        return cls(login=text(data, "login"), email=text(data, "email"), plan=text(data, "plan"))
 
     @property
     def shown_name(self) -> str:
@@ -33,6 +30,7 @@ class KeyLimits:
 
     @classmethod
     def read(cls, data: JSONObject) -> "KeyLimits | None":
+        """Return None if the server does not report limits; only Perch does."""
         if not isinstance(data.get("read_only"), bool):
             return None
         return cls(
@@ -46,51 +44,40 @@ class KeyLimits:
         return self.expires_at is not None and self.expires_at <= datetime.now(UTC)
 
 
+Limits = Annotated[KeyLimits | None, lambda data, _: KeyLimits.read(data)]
+
+
 @dataclass(frozen=True)
-class OwnKey:
+class OwnKey(Resource):
     """What the key that sends the request may do, as the server says."""
 
-    # None if the server does not report it; only Perch does.
-    limits: "KeyLimits | None"
-    is_operator: bool
+    limits: Limits
+    is_operator: Annotated[bool, "operator"]
     # None if the server does not say.
-    id: int | None = None
+    id: Annotated[int | None, "api_key_id"] = None
 
-    @classmethod
-    def read(cls, data: JSONObject) -> "OwnKey":
-        return cls(KeyLimits.read(data), data.get("operator") is True, whole(data, "api_key_id"))
+
+def _key_id(data: JSONObject, name: str) -> int:
+    key_id = data.get(name)
+    if not isinstance(key_id, int) or isinstance(key_id, bool) or key_id < 0:
+        raise NonsenseAnswer("The response has an API key without an id.")
+    return key_id
 
 
 @dataclass(frozen=True)
-class ApiKey:
-    id: int
+class ApiKey(Resource):
+    id: Annotated[int, _key_id]
     name: str
     created_at: datetime | None
     last_used_at: datetime | None
-    last_used_from: str
-    # None if the server does not report it; its keys have no limits.
-    limits: "KeyLimits | None"
-
-    @classmethod
-    def read(cls, data: JSONObject) -> "ApiKey":
-        key_id = data.get("id")
-        if not isinstance(key_id, int) or isinstance(key_id, bool) or key_id < 0:
-            raise NonsenseAnswer("The response has an API key without an id.")
-        return cls(
-            id=key_id,
-            name=text(data, "name"),
-            created_at=moment(data, "created_at"),
-            last_used_at=moment(data, "last_used_at"),
-            last_used_from=text(data, "last_used_from_addr"),
-            limits=KeyLimits.read(data),
-        )
+    last_used_from: Annotated[str, "last_used_from_addr"]
+    limits: Limits
 
 
 @dataclass(frozen=True)
-class NewApiKey:
-    id: int
+class NewApiKey(Resource):
     name: str
     # The secret itself, which the API returns only this once.
-    key: str
+    key: Annotated[str, required]
     # As the server understood the limits.
-    limits: KeyLimits | None
+    limits: Limits

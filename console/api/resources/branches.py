@@ -1,72 +1,58 @@
-"""The management API's calls that change branches. Those that read them are in `ManagementAPI`."""
+"""Branches, their roles and databases, which have no ids but names, and their snapshots: the
+management API's calls, and what they return. `ManagementAPI` has those that read branches."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from console.api.errors import NonsenseAnswer
-from console.api.fields import JSONObject, identifier, moment, one, own_id, text, whole
+from console.api.fields import (
+    Id,
+    JSONObject,
+    NameOrId,
+    OtherId,
+    Resource,
+    inner,
+    is_true,
+    mapping,
+    one,
+    required,
+    text,
+)
 from console.api.resources.history import PastMoment
 from console.api.resources.projects import Usage
-from console.api.transport import Transport, may_be_missing
+from console.api.transport import Calls, may_be_missing
 
 
 @dataclass(frozen=True)
-class Branch:
-    id: str
-    name: str
-    parent_id: str
+class Branch(Resource):
+    id: Id
+    name: NameOrId
+    parent_id: OtherId
     current_state: str
     # "" unless an operation is changing the state.
     pending_state: str
-    default: bool
+    default: Annotated[bool, lambda data, name: is_true(data, name) or is_true(data, "primary")]
     created_at: datetime | None
     # Bytes; None until the API has measured it.
     logical_size: int | None
-    usage: Usage
+    usage: Annotated[Usage, lambda data, _: Usage.read(data)]
     # When the branch will be deleted automatically, if it will.
     expires_at: datetime | None = None
     # A protected branch can be neither deleted nor reset.
     protected: bool = False
     # Created with its source's schemas and none of its rows.
-    schema_only: bool = False
+    schema_only: Annotated[bool, lambda data, _: text(data, "init_source") == "schema-only"] = False
     # When its data was last replaced by another branch's.
     last_reset_at: datetime | None = None
     # The moment of its parent whose data it was copied from.
     parent_timestamp: datetime | None = None
     # The name of the account that created it; "" if the server does not say.
-    created_by: str = ""
-
-    @classmethod
-    def read(cls, data: JSONObject) -> "Branch":
-        branch_id = own_id(data)
-        creator = data.get("created_by")
-        return cls(
-            id=branch_id,
-            name=text(data, "name") or branch_id,
-            parent_id=identifier(data, "parent_id"),
-            current_state=text(data, "current_state"),
-            pending_state=text(data, "pending_state"),
-            default=data.get("default") is True or data.get("primary") is True,
-            created_at=moment(data, "created_at"),
-            logical_size=whole(data, "logical_size"),
-            usage=Usage.read(data),
-            expires_at=moment(data, "expires_at"),
-            protected=data.get("protected") is True,
-            schema_only=text(data, "init_source") == "schema-only",
-            last_reset_at=moment(data, "last_reset_at"),
-            parent_timestamp=moment(data, "parent_timestamp"),
-            created_by=text(creator, "name") if isinstance(creator, Mapping) else "",
-        )
+    created_by: Annotated[str, lambda data, name: text(inner(data, name), "name")] = ""
 
 
-class BranchCalls:
-    """One method per call. Every method raises an `APIError` if its call fails."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
+class BranchCalls(Calls):
     def create(self, project_id: str, body: JSONObject) -> Branch:
         """Create a branch. The answer holds passwords, which are not kept here."""
         path = ("projects", project_id, "branches")
@@ -110,3 +96,104 @@ class BranchCalls:
         if not isinstance(difference, str):
             raise NonsenseAnswer("The response lacks “diff”.")
         return difference
+
+
+@dataclass(frozen=True)
+class Database(Resource):
+    name: Annotated[str, required]
+    owner_name: str
+
+
+@dataclass(frozen=True)
+class Role(Resource):
+    name: Annotated[str, required]
+    protected: bool
+    created_at: datetime | None
+
+
+class CatalogCalls(Calls):
+    def roles(self, project_id: str, branch_id: str) -> list[Role]:
+        return self._list(Role, *_path(project_id, branch_id, "roles"))
+
+    def role_names(self, project_id: str, branch_id: str) -> list[str]:
+        return [role.name for role in self.roles(project_id, branch_id)]
+
+    def create_role(self, project_id: str, branch_id: str, body: JSONObject) -> str:
+        """Create a role. Returns its password."""
+        path = _path(project_id, branch_id, "roles")
+        return _password(self._transport.send("POST", *path, body=body))
+
+    def reset_password(self, project_id: str, branch_id: str, name: str) -> str:
+        path = (*_path(project_id, branch_id, "roles"), name, "reset_password")
+        return _password(self._transport.send("POST", *path))
+
+    def reveal_password(self, project_id: str, branch_id: str, name: str) -> str:
+        path = (*_path(project_id, branch_id, "roles"), name, "reveal_password")
+        self._transport.show_instead("GET", path)
+        return required(mapping(self._transport.get(*path)), "password")
+
+    def delete_role(self, project_id: str, branch_id: str, name: str) -> None:
+        self._transport.send("DELETE", *_path(project_id, branch_id, "roles"), name)
+
+    def databases(self, project_id: str, branch_id: str) -> list[Database]:
+        return self._list(Database, *_path(project_id, branch_id, "databases"))
+
+    def create_database(self, project_id: str, branch_id: str, body: JSONObject) -> None:
+        self._transport.send("POST", *_path(project_id, branch_id, "databases"), body=body)
+
+    def update_database(
+        self, project_id: str, branch_id: str, name: str, changes: Mapping[str, str]
+    ) -> None:
+        path = (*_path(project_id, branch_id, "databases"), name)
+        self._transport.send("PATCH", *path, body={"database": dict(changes)})
+
+    def delete_database(self, project_id: str, branch_id: str, name: str) -> None:
+        self._transport.send("DELETE", *_path(project_id, branch_id, "databases"), name)
+
+
+def _path(project_id: str, branch_id: str, kind: str) -> tuple[str, ...]:
+    return ("projects", project_id, "branches", branch_id, kind)
+
+
+def _password(data: object) -> str:
+    return required(one(data, "role"), "password")
+
+
+@dataclass(frozen=True)
+class Snapshot(Resource):
+    id: Id
+    name: NameOrId
+    # "" if the server no longer reports it.
+    source_branch_id: OtherId
+    # The snapshot holds what was committed before this; None while the snapshot is being taken.
+    timestamp: datetime | None
+    created_at: datetime | None
+    expires_at: datetime | None
+    # Bytes; None if it has not been measured.
+    full_size: int | None
+
+
+class SnapshotCalls(Calls):
+    def list(self, project_id: str) -> "list[Snapshot]":
+        """Return the snapshots, the newest first. The API has no call for a single one."""
+        with may_be_missing("The server does not support snapshots."):
+            return self._list(Snapshot, "projects", project_id, "snapshots")
+
+    def create(self, project_id: str, branch_id: str, body: JSONObject) -> Snapshot:
+        path = ("projects", project_id, "branches", branch_id, "snapshot")
+        # Some servers read the attributes from the query, others from the body.
+        data = self._transport.send("POST", *path, body=body, query=body)
+        return Snapshot.read(one(data, "snapshot"))
+
+    def restore(self, project_id: str, snapshot_id: str, body: JSONObject) -> str:
+        """Restore to a new branch, or to the one that the body names. Returns the branch's id."""
+        path = ("projects", project_id, "snapshots", snapshot_id, "restore")
+        return required(one(self._transport.send("POST", *path, body=body), "branch"), "id")
+
+    def update(self, project_id: str, snapshot_id: str, changes: Mapping[str, Any]) -> None:
+        """Change the snapshot. `expires_at` may be None, which means never."""
+        path = ("projects", project_id, "snapshots", snapshot_id)
+        self._transport.send("PATCH", *path, body={"snapshot": dict(changes)})
+
+    def delete(self, project_id: str, snapshot_id: str) -> None:
+        self._transport.send("DELETE", "projects", project_id, "snapshots", snapshot_id)

@@ -1,27 +1,40 @@
-"""The Postgres settings that an endpoint may be given, as the management API lists them."""
+"""Endpoints as the management API returns them, with their sessions, metrics and settings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
-from console.api.fields import JSONObject, identifier, inner, moment, number, own_id, required, text
+from console.api.errors import NonsenseAnswer
+from console.api.fields import (
+    Id,
+    JSONObject,
+    OtherId,
+    Resource,
+    inner,
+    moment,
+    number,
+    objects,
+    required,
+    text,
+    whole,
+)
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    id: str
+class Endpoint(Resource):
+    id: Id
     host: str
-    project_id: str
-    branch_id: str
+    project_id: OtherId
+    branch_id: OtherId
     region_id: str
     type: str
-    proxy_host: str
-    min_cu: float
-    max_cu: float
+    min_cu: Annotated[float, "autoscaling_limit_min_cu"]
+    max_cu: Annotated[float, "autoscaling_limit_max_cu"]
     current_state: str
     # Present only in the answers to create, update and get-one requests.
     pending_state: str
-    pg_settings: Mapping[str, str]
+    pg_settings: Annotated[Mapping[str, str], lambda data, _: _pg_settings(data)]
     pooler_enabled: bool
     disabled: bool
     last_active: datetime | None
@@ -31,33 +44,7 @@ class Endpoint:
     started_at: datetime | None
     suspended_at: datetime | None
     # All of it as the server returned it. `forms.endpoint_settings` reads the settings from it.
-    returned: JSONObject
-
-    @classmethod
-    def read(cls, data: JSONObject) -> "Endpoint":
-        pg_settings = inner(inner(data, "settings"), "pg_settings")
-        return cls(
-            id=own_id(data),
-            host=text(data, "host"),
-            project_id=identifier(data, "project_id"),
-            branch_id=identifier(data, "branch_id"),
-            region_id=text(data, "region_id"),
-            type=text(data, "type"),
-            proxy_host=text(data, "proxy_host"),
-            min_cu=number(data, "autoscaling_limit_min_cu"),
-            max_cu=number(data, "autoscaling_limit_max_cu"),
-            current_state=text(data, "current_state"),
-            pending_state=text(data, "pending_state"),
-            pg_settings={str(name): str(value) for name, value in pg_settings.items()},
-            pooler_enabled=data.get("pooler_enabled") is True,
-            disabled=data.get("disabled") is True,
-            last_active=moment(data, "last_active"),
-            created_at=moment(data, "created_at"),
-            updated_at=moment(data, "updated_at"),
-            started_at=moment(data, "started_at"),
-            suspended_at=moment(data, "suspended_at"),
-            returned=data,
-        )
+    returned: Annotated[JSONObject, lambda data, _: data]
 
     @property
     def pooled_host(self) -> str:
@@ -65,42 +52,32 @@ class Endpoint:
         return self.host.replace(self.id, f"{self.id}-pooler", 1)
 
 
+def _pg_settings(data: JSONObject) -> dict[str, str]:
+    found = inner(inner(data, "settings"), "pg_settings")
+    return {str(name): str(value) for name, value in found.items()}
+
+
 @dataclass(frozen=True)
-class Session:
+class Session(Resource):
     role: str
     database: str
     application_name: str
     state: str
     # Since when it is in that state.
-    since: datetime | None
+    since: Annotated[datetime | None, "state_change"]
     pooled: bool
     # The beginning of its last statement; "" if it is unknown.
     last_statement: str
 
-    @classmethod
-    def read(cls, data: JSONObject) -> "Session":
-        names = ("role", "database", "application_name", "state", "last_statement")
-        words = {name: text(data, name) for name in names}
-        return cls(**words, since=moment(data, "state_change"), pooled=data.get("pooled") is True)
-
 
 @dataclass(frozen=True)
-class PgSetting:
-    name: str
+class PgSetting(Resource):
+    name: Annotated[str, required]
     description: str
     # The value that applies if the endpoint does not set one.
     default: str
     # The allowed values, in words.
-    range: str
-
-    @classmethod
-    def read(cls, data: JSONObject) -> "PgSetting":
-        return cls(
-            name=required(data, "name"),
-            description=text(data, "description"),
-            default=text(data, "default"),
-            range=_range(data),
-        )
+    range: Annotated[str, lambda data, _: _range(data)]
 
 
 def _range(data: JSONObject) -> str:
@@ -112,3 +89,46 @@ def _range(data: JSONObject) -> str:
     if low and high:
         return f"{low} to {high}" + (f"; a bare number is in units of {unit}" if unit else "")
     return {"bool": "on or off", "string": "text"}.get(text(data, "type"), "")
+
+
+# The most points that are read of one answer. Perch returns no more.
+MAX_POINTS = 1500
+
+
+@dataclass(frozen=True)
+class Point:
+    """What the samples of one step add up to."""
+
+    # The beginning of the step.
+    at: datetime
+    # How many samples there are: one for each minute in which the endpoint ran.
+    samples: int
+    _returned: JSONObject
+
+    def value(self, name: str) -> float:
+        """Return a metric by the API's name; 0 if the server does not report it."""
+        return max(0.0, number(self._returned, name))
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """An endpoint's metrics from `since` to `until`. Steps in which it did not run are missing."""
+
+    since: datetime
+    until: datetime
+    # Seconds.
+    step: int
+    # The oldest first.
+    points: Sequence[Point]
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Metrics":
+        since, until, step = moment(data, "from"), moment(data, "to"), whole(data, "step")
+        if since is None or until is None or not step or since >= until:
+            raise NonsenseAnswer("The response has no valid “from”, “to” and “step”.")
+        read = [
+            Point(at, whole(item, "samples") or 0, item)
+            for item in objects(data, "points")[-MAX_POINTS:]
+            if (at := moment(item, "at")) and since <= at < until
+        ]
+        return cls(since, until, step, sorted(read, key=lambda point: point.at))

@@ -3,109 +3,67 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
-from console.api.fields import JSONObject, inner, moment, number, own_id, required, text, whole
+from console.api.fields import Id, JSONObject, NameOrId, Resource, count, inner, required, text
 
 
 @dataclass(frozen=True)
-class Region:
-    id: str
-    name: str
+class Region(Resource):
+    id: Annotated[str, "region_id", required]
+    name: Annotated[str, lambda data, name: text(data, name) or text(data, "region_id")]
     default: bool
     # The major versions of Postgres that a project there can have; empty if the server does not
     # say.
-    pg_versions: Sequence[int]
+    pg_versions: Annotated[Sequence[int], lambda data, name: _versions(data.get(name))]
 
-    @classmethod
-    def read(cls, data: JSONObject) -> "Region":
-        region_id = required(data, "region_id")
-        versions = data.get("pg_versions")
-        return cls(
-            region_id,
-            text(data, "name") or region_id,
-            data.get("default") is True,
-            [one for one in versions if type(one) is int] if isinstance(versions, list) else [],
-        )
+
+def _versions(found: object) -> list[int]:
+    return [one for one in found if type(one) is int] if isinstance(found, list) else []
 
 
 @dataclass(frozen=True)
-class Usage:
+class Usage(Resource):
     """What a project or a branch has consumed in the present period. Each is None if the server
     does not say."""
 
     # Seconds.
-    active_time: int | None
-    compute_time: int | None
+    active_time: Annotated[int | None, "active_time_seconds"]
+    compute_time: Annotated[int | None, "compute_time_seconds"]
     # Bytes.
-    written: int | None
-    transferred: int | None
-
-    @classmethod
-    def read(cls, data: JSONObject) -> "Usage":
-        return cls(
-            active_time=whole(data, "active_time_seconds"),
-            compute_time=whole(data, "compute_time_seconds"),
-            written=whole(data, "written_data_bytes"),
-            transferred=whole(data, "data_transfer_bytes"),
-        )
+    written: Annotated[int | None, "written_data_bytes"]
+    transferred: Annotated[int | None, "data_transfer_bytes"]
 
 
 @dataclass(frozen=True)
-class Project:
-    id: str
-    name: str
+class Project(Resource):
+    id: Id
+    name: NameOrId
     region_id: str
     pg_version: int
     created_at: datetime | None
     # Seconds for which the history of branches is kept; None if the server does not say.
-    history_retention: int | None
+    history_retention: Annotated[int | None, "history_retention_seconds"]
     # As the server returned them. Servers differ in which settings they have.
     settings: JSONObject
     default_endpoint_settings: JSONObject
-    usage: Usage
+    usage: Annotated[Usage, lambda data, _: Usage.read(data)]
     # When the period of the usage began.
-    period_began: datetime | None
+    period_began: Annotated[datetime | None, "consumption_period_start"]
     # Of a deleted project.
     deleted_at: datetime | None
     recoverable_until: datetime | None
     # Seconds for which it could be recovered if it were deleted; None if the server does not say.
-    recovery_period: int | None
+    recovery_period: Annotated[int | None, "recovery_period_seconds"]
 
-    @classmethod
-    def read(cls, data: JSONObject) -> "Project":
-        project_id = own_id(data)
-        return cls(
-            id=project_id,
-            name=text(data, "name") or project_id,
-            region_id=text(data, "region_id"),
-            pg_version=int(number(data, "pg_version")),
-            created_at=moment(data, "created_at"),
-            history_retention=whole(data, "history_retention_seconds"),
-            settings=inner(data, "settings"),
-            default_endpoint_settings=inner(data, "default_endpoint_settings"),
-            usage=Usage.read(data),
-            period_began=moment(data, "consumption_period_start"),
-            deleted_at=moment(data, "deleted_at"),
-            recoverable_until=moment(data, "recoverable_until"),
-            recovery_period=whole(data, "recovery_period_seconds"),
-        )
+
+InEndpoints = Annotated[int, lambda data, name: count(inner(data, "endpoints"), name)]
 
 
 @dataclass(frozen=True)
-class ProjectState:
-    project_id: str
-    active: int
-    idle: int
-    disabled: int
+class ProjectState(Resource):
+    project_id: Id
+    active: InEndpoints
+    idle: InEndpoints
+    disabled: InEndpoints
     unfinished_operations: int
-
-    @classmethod
-    def read(cls, data: JSONObject) -> "ProjectState":
-        endpoints = inner(data, "endpoints")
-        return cls(
-            project_id=own_id(data, "project_id"),
-            active=int(number(endpoints, "active")),
-            idle=int(number(endpoints, "idle")),
-            disabled=int(number(endpoints, "disabled")),
-            unfinished_operations=int(number(data, "unfinished_operations")),
-        )

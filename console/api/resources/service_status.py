@@ -2,104 +2,75 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from console.api.errors import NonsenseAnswer
-from console.api.fields import JSONObject, inner, number, objects, required, text, texts, whole
-from console.api.transport import Transport, may_be_missing
+from console.api.fields import JSONObject, Resource, count, inner, mapping, objects, required, text
+from console.api.transport import Calls, may_be_missing
 
 
 @dataclass(frozen=True)
-class RegionStatus:
-    id: str
+class RegionStatus(Resource):
+    id: Annotated[str, required]
     # Its processes whose sign of life is missing.
     missing: Sequence[str]
 
-    @classmethod
-    def read(cls, data: JSONObject) -> "RegionStatus":
-        return cls(required(data, "id"), texts(data, "missing"))
-
 
 @dataclass(frozen=True)
-class Queue:
-    name: str
+class Queue(Resource):
+    name: Annotated[str, "lane"]
     waiting: int
     under_way: int
     oldest_seconds: float
 
-    @classmethod
-    def read(cls, data: JSONObject, name: str = "") -> "Queue":
-        return cls(
-            name or text(data, "lane"),
-            waiting=int(number(data, "waiting")),
-            under_way=int(number(data, "under_way")),
-            oldest_seconds=number(data, "oldest_seconds"),
-        )
-
 
 @dataclass(frozen=True)
-class Host:
+class Host(Resource):
     """A host of a region. Sizes are in bytes and times in seconds; None if not known."""
 
-    id: str
+    id: Annotated[str, required]
     region_id: str
     host: str
     port: int
     draining: bool
     # Whether it was declared lost.
-    lost: bool
+    lost: Annotated[bool, lambda data, _: bool(text(data, "lost_at"))]
     missing: Sequence[str]
     # As sentences.
-    problems: Sequence[str]
-    worker_seen: int | None
-    proxy_seen: int | None
+    problems: Annotated[Sequence[str], lambda data, name: _details(data.get(name))]
+    worker_seen: Annotated[int | None, "worker_seen_seconds_ago"]
+    proxy_seen: Annotated[int | None, "proxy_seen_seconds_ago"]
     # All major versions of Postgres that it has, the default first.
-    pg_versions: Sequence[int]
+    pg_versions: Annotated[Sequence[int], lambda data, _: _versions(data)]
     # The ids of active endpoints.
     on_replaced_postgres: Sequence[str]
     pooler_version: str
-    pooler_prepares: bool
+    pooler_prepares: Annotated[bool, lambda data, name: data.get(name) is not False]
     version: str
     cpus: int | None
     # The load average of the last minute.
     cpu_load: float
-    memory: int | None
-    disk_free: int | None
-    disk_reserve: int | None
-    lanes: Sequence[Queue]
+    memory: Annotated[int | None, "memory_bytes"]
+    disk_free: Annotated[int | None, "disk_free_bytes"]
+    disk_reserve: Annotated[int | None, "disk_reserve_bytes"]
+    lanes: Annotated[Sequence[Queue], lambda data, name: _queues(data.get(name))]
     # The number of endpoints by state: active, idle, disabled. The API calls them computes.
-    computes: Mapping[str, int]
+    computes: Annotated[Mapping[str, int], lambda data, name: _by_state(inner(data, name))]
 
-    @classmethod
-    def read(cls, data: JSONObject) -> "Host":
-        computes = inner(data, "computes")
-        return cls(
-            id=required(data, "id"),
-            region_id=text(data, "region_id"),
-            host=text(data, "host"),
-            port=int(number(data, "port")),
-            draining=data.get("draining") is True,
-            lost=bool(text(data, "lost_at")),
-            missing=texts(data, "missing"),
-            problems=[text(one, "detail") for one in objects(data.get("problems") or [])],
-            worker_seen=whole(data, "worker_seen_seconds_ago"),
-            proxy_seen=whole(data, "proxy_seen_seconds_ago"),
-            pg_versions=_versions(data),
-            on_replaced_postgres=texts(data, "on_replaced_postgres"),
-            pooler_version=text(data, "pooler_version"),
-            pooler_prepares=data.get("pooler_prepares") is not False,
-            version=text(data, "version"),
-            cpus=whole(data, "cpus"),
-            cpu_load=number(data, "cpu_load"),
-            memory=whole(data, "memory_bytes"),
-            disk_free=whole(data, "disk_free_bytes"),
-            disk_reserve=whole(data, "disk_reserve_bytes"),
-            lanes=[Queue.read(one) for one in objects(data.get("lanes") or [])],
-            computes={name: int(number(computes, name)) for name in ("active", "idle", "disabled")},
-        )
+
+def _details(problems: object) -> list[str]:
+    return [text(one, "detail") for one in objects(problems or [])]
+
+
+def _queues(lanes: object) -> list[Queue]:
+    return [Queue.read(one) for one in objects(lanes or [])]
+
+
+def _by_state(computes: JSONObject) -> dict[str, int]:
+    return {state: count(computes, state) for state in ("active", "idle", "disabled")}
 
 
 def _versions(data: JSONObject) -> list[int]:
-    default = int(number(data, "pg_version"))
+    default = count(data, "pg_version")
     others = data.get("pg_versions")
     if not isinstance(others, list):
         others = []
@@ -108,18 +79,13 @@ def _versions(data: JSONObject) -> list[int]:
 
 
 @dataclass(frozen=True)
-class ServiceDetails:
+class ServiceDetails(Resource):
     version: str
-    hosts: Sequence[Host]
-    webhooks: Queue
+    hosts: Annotated[Sequence[Host], lambda data, name: [*map(Host.read, objects(data, name))]]
+    webhooks: Annotated[Queue, lambda data, name: Queue.read(inner(data, name))]
 
 
-class StatusCalls:
-    """One method per call. Every method raises an `APIError` if its call fails."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
+class StatusCalls(Calls):
     def regions(self) -> list[RegionStatus]:
         data = self._transport.get("status")
         return [RegionStatus.read(item) for item in objects(data, "regions")]
@@ -131,7 +97,7 @@ class StatusCalls:
     def declare_lost(self, host_id: str) -> int:
         """Returns the number of projects that other hosts restore."""
         data = self._transport.send("POST", "status", "hosts", host_id, "lost")
-        return int(number(data if isinstance(data, Mapping) else {}, "restored_elsewhere"))
+        return count(mapping(data), "restored_elsewhere")
 
     def remove(self, host_id: str) -> None:
         self._transport.send("DELETE", "status", "hosts", host_id)
@@ -139,11 +105,4 @@ class StatusCalls:
     def details(self) -> ServiceDetails:
         """Return the details that only the accounts that run the service may read."""
         with may_be_missing("The server does not report its status."):
-            data = self._transport.get("status", "hosts")
-        if not isinstance(data, Mapping):
-            raise NonsenseAnswer("The response is not an object.")
-        return ServiceDetails(
-            version=text(data, "version"),
-            hosts=[Host.read(item) for item in objects(data, "hosts")],
-            webhooks=Queue.read(inner(data, "webhooks"), "webhooks"),
-        )
+            return ServiceDetails.read(mapping(self._transport.get("status", "hosts")))

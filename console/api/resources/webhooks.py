@@ -3,33 +3,32 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from console.api.fields import (
+    Id,
     JSONObject,
+    Resource,
     inner,
     limiting_id,
-    moment,
-    number,
     objects,
     one,
-    own_id,
     text,
-    texts,
     whole,
 )
-from console.api.transport import Transport, may_be_missing
+from console.api.transport import Calls, may_be_missing
 
 ALL_EVENTS = "*"
 
 
 @dataclass(frozen=True)
-class Webhook:
-    id: str
+class Webhook(Resource):
+    id: Id
     url: str
     description: str
     # The only project whose events are sent; "" for every project of the account.
-    project_id: str
+    project_id: Annotated[str, limiting_id]
     # ALL_EVENTS alone stands for every type, including types added later.
     event_types: Sequence[str]
     enabled: bool
@@ -52,65 +51,31 @@ class Webhook:
     def is_failing(self) -> bool:
         return self.enabled and self.failing_since is not None
 
-    @classmethod
-    def read(cls, data: JSONObject) -> "Webhook":
-        return cls(
-            id=own_id(data),
-            url=text(data, "url"),
-            description=text(data, "description"),
-            project_id=limiting_id(data, "project_id"),
-            event_types=texts(data, "event_types"),
-            enabled=data.get("enabled") is True,
-            disabled_reason=text(data, "disabled_reason"),
-            failing_since=moment(data, "failing_since"),
-            last_error=text(data, "last_error"),
-            created_at=moment(data, "created_at"),
-            secret=text(data, "secret"),
-        )
-
 
 @dataclass(frozen=True)
-class Delivery:
-    id: str
+class Delivery(Resource):
+    id: Id
     event_type: str
     status: str
     attempts: int
     created_at: datetime | None
     next_attempt_at: datetime | None
-    # About the last attempt: when it was, the receiver's status, and why it failed.
-    attempted_at: datetime | None
-    response_status: int | None
-    error: str
-
-    @classmethod
-    def read(cls, data: JSONObject) -> "Delivery":
-        attempt = inner(data, "last_attempt")
-        return cls(
-            id=own_id(data),
-            event_type=text(data, "event_type"),
-            status=text(data, "status"),
-            attempts=int(number(data, "attempts")),
-            created_at=moment(data, "created_at"),
-            next_attempt_at=moment(data, "next_attempt_at"),
-            attempted_at=moment(attempt, "at"),
-            response_status=whole(attempt, "status_code"),
-            error=text(attempt, "error"),
-        )
+    # About the last attempt: the receiver's status, and why it failed.
+    response_status: Annotated[int | None, lambda data, _: whole(_last(data), "status_code")]
+    error: Annotated[str, lambda data, name: text(_last(data), name)]
 
 
-class WebhookCalls:
-    """One method per call. Every method raises an `APIError` if its call fails."""
+def _last(data: JSONObject) -> JSONObject:
+    return inner(data, "last_attempt")
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
+class WebhookCalls(Calls):
     def list(self) -> "list[Webhook]":
         with may_be_missing("The server does not support webhooks."):
-            data = self._transport.get("webhooks")
-        return [Webhook.read(item) for item in objects(data, "webhooks")]
+            return self._list(Webhook, "webhooks")
 
     def get(self, webhook_id: str) -> Webhook:
-        return Webhook.read(one(self._transport.get("webhooks", webhook_id), "webhook"))
+        return self._one(Webhook, "webhook", "webhooks", webhook_id)
 
     def create(self, body: JSONObject) -> Webhook:
         """Create a webhook. The one returned has its secret."""
@@ -121,10 +86,8 @@ class WebhookCalls:
         self._transport.send("PATCH", "webhooks", webhook_id, body=body)
 
     def rotate_secret(self, webhook_id: str) -> Webhook:
-        """Give the webhook a new secret, which is in the one returned.
-
-        The previous secret stays valid for a while.
-        """
+        """Give the webhook a new secret, which is in the one returned. The previous secret stays
+        valid for a while."""
         data = self._transport.send("POST", "webhooks", webhook_id, "rotate_secret")
         return Webhook.read(one(data, "webhook"))
 
