@@ -21,7 +21,7 @@ _MOCK_ITERATIONS = 4096
 _SALT_SIZE = 16
 _KEY_SIZE = 32
 _VERIFIER = re.compile(
-    r"SCRAM-SHA-256\$(?P<iterations>\d+):(?P<salt>[^$]+)\$(?P<stored>[^:]+):(?P<server>.+)"
+    r"SCRAM-SHA-256\$(?P<iterations>\d{1,9}):(?P<salt>[^$]{1,258})\$(?P<stored>[^:]+):(?P<server>.+)"
 )
 # The `gs2` header and the bare message. An authorization identity is refused, as in Postgres.
 _CLIENT_FIRST = re.compile(
