@@ -14,6 +14,10 @@ from datetime import UTC, datetime, timedelta
 # than the two seconds between two signs of life, which set the clock too.
 OFFSET_TTL = 2.5
 
+# Between these two is every time that a clock can have shown: Postgres's epoch, and this far from
+# now. Such a time can also be calculated with, and converted to any time zone.
+EARLIEST, MAX_AHEAD = datetime(2000, 1, 1, tzinfo=UTC), timedelta(days=1)
+
 # Add this to `running_for` to get the database's seconds since 1970. None until it has answered.
 _offset: float | None = None
 # The value of `running_for` when the database last answered.
@@ -61,6 +65,11 @@ def to_host(at: datetime) -> datetime:
 def from_host(at: datetime) -> datetime:
     """Convert a time of this host's clock, as a compute reports it, to the database's clock."""
     return at - _host_ahead()
+
+
+def is_plausible(at: datetime) -> bool:
+    """Whether the host's clock can have shown the time. One that comes from outside may be any."""
+    return EARLIEST <= at <= _host_now() + MAX_AHEAD
 
 
 def _host_ahead() -> timedelta:

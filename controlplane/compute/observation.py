@@ -19,7 +19,14 @@ from controlplane.compute.data.branch_data import data_dir
 from controlplane.compute.host import door
 from controlplane.compute.host.log_lines import SECRETIVE
 from controlplane.compute.host.tree import size_on_disk, tree_size
-from controlplane.compute.processes.session import Session, session, socket_dir, values_of
+from controlplane.compute.processes.session import (
+    MAX_INTEGER,
+    NotPostgres,
+    Session,
+    session,
+    socket_dir,
+    values_of,
+)
 
 # Seconds to wait for the answer of a compute that is looked at regularly.
 LOOK_TIMEOUT = 2.0
@@ -79,6 +86,8 @@ SESSIONS = (
     "connections_idle_in_transaction",
     "active_queries",
 )
+# Postgres's own bound of processes.
+MAX_BACKENDS = (1 << 18) - 1
 # Changes when a table, an index or a sequence of the database is read, written, made or altered,
 # empty or not, by whatever means: Postgres's own counters. What a statement's text says is neither
 # needed nor trusted. The catalog's relations are left out, except those of large objects.
@@ -261,11 +270,15 @@ def last_activity(endpoint_id: str, heartbeats_since: datetime | None = None) ->
 
 def _activity(connection: Session) -> tuple[datetime | None, bool, int, Sequence[int]]:
     """The last activity, whether a session is busy, the number of all sessions, the platform's
-    included, and the numbers of clients' sessions in the order of SESSIONS."""
+    included, and the numbers of clients' sessions in the order of SESSIONS. No activity is later
+    than now, whatever the compute says."""
     row = connection.execute(ACTIVITY, [NEW_SESSION_SECONDS]).fetchone()
     kinds: Any = (datetime, NoneType), (bool, NoneType), *(int,) * (1 + len(SESSIONS))
     last, is_busy, seen, *sessions = values_of(row, *kinds)
-    return last and clock.from_host(last), bool(is_busy), seen, sessions
+    if not all(0 <= count <= MAX_BACKENDS for count in (seen, *sessions)):
+        raise NotPostgres("a number of sessions that Postgres cannot have")
+    last = last and min(clock.from_host(last), clock.now())
+    return last, bool(is_busy), seen, sessions
 
 
 def measure(endpoint_id: str, branch_id: str) -> Measures:
@@ -284,7 +297,9 @@ def measure(endpoint_id: str, branch_id: str) -> Measures:
     data = data_dir(branch_id)
     beside = of_platform + size_on_disk(data, measured=[*databases, "pg_wal"])
     log = max(held, tree_size(data / "pg_wal") - POSTGRES_LOG_BYTES)
-    return Measures(size or 0, max(0, beside - PLATFORM_BYTES) + log, written)
+    auxiliary = max(0, beside - PLATFORM_BYTES) + log
+    # Files of a hostile compute may claim to be larger than any disk.
+    return Measures(max(0, size or 0), min(max(0, auxiliary), MAX_INTEGER), written)
 
 
 def written(endpoint_id: str, branch_id: str) -> Written:

@@ -43,7 +43,7 @@ from controlplane.operations.details import RestoreFromStoreDetails
 from controlplane.operations.engine.execution import withdraw
 from controlplane.operations.engine.replacing import give_up_replacing
 from controlplane.operations.engine.scheduling import Step, dispatch, schedule
-from controlplane.operations.locks import locked_project
+from controlplane.operations.locks import apart, locked_project
 from controlplane.operations.states import enter
 from controlplane.services.errors import Conflict
 from controlplane.services.hosts import find_host
@@ -92,11 +92,12 @@ def take_over(host: Host, takers: Sequence[Host]) -> LostHost:
     placing, taken, without_place = Placing(takers), 0, 0
     movable = _movable(host).annotate(used_at=Max("endpoints__last_active"))
     for project in movable.order_by(F("used_at").desc(nulls_last=True), "id"):
-        place = placing.choose(project)
-        if place is None:
-            without_place += 1
-        elif _give(project.id, host, place):
-            taken += 1
+        with apart(project.id):
+            place = placing.choose(project)
+            if place is None:
+                without_place += 1
+            elif _give(project.id, host, place):
+                taken += 1
     left = Project.objects.filter(host=host, deleted_at=None).count()
     log.warning("projects of a lost host placed", extra={"host": host.id, "projects": taken})
     return LostHost(host, taken, left - without_place, without_place)
@@ -112,7 +113,7 @@ def continue_with_lost(region_id: str) -> None:
             takers = _takers(host)
         except Conflict:
             continue
-        with transaction.atomic():
+        with apart(host.id), transaction.atomic():
             # One worker of the region does it.
             mine = Host.objects.select_for_update(skip_locked=True, no_key=True)
             if mine.filter(id=host.id, lost_at__isnull=False).first() is None:

@@ -26,7 +26,7 @@ from controlplane.models import (
 from controlplane.operations.details import MoveProjectDetails
 from controlplane.operations.engine.effects import pending_state
 from controlplane.operations.engine.scheduling import Step, schedule, unfinished
-from controlplane.operations.locks import locked_project
+from controlplane.operations.locks import apart, locked_project
 from controlplane.services.errors import Conflict, HostAway, NotFound, ServiceError, Unprocessable
 from controlplane.services.hosts import find_host
 from controlplane.services.rules.placement import versions_of, weighted_room
@@ -120,11 +120,13 @@ def _empty(host: Host, projects: Sequence[Project]) -> EmptyingResult:
     for project in projects:
         why = "the region has no other host"
         for to in sorted(others, key=lambda one: _room(one, given, len(projects)), reverse=True):
-            try:
-                move(project.id, to=to.id, lane=Lane.UPKEEP)
-            except ServiceError as error:
-                why = error.message
-            else:
+            why = "it is busy, or the log says why"
+            with apart(project.id):
+                try:
+                    move(project.id, to=to.id, lane=Lane.UPKEEP)
+                except ServiceError as error:
+                    why = error.message
+                    continue
                 given[to.id] += 1
                 result.moved[project.id] = to.id
                 break

@@ -52,6 +52,7 @@ from controlplane.history.retention import (
     switch_off,
 )
 from controlplane.models import Branch, Endpoint, EndpointState, HistoryChain, Host, Operation
+from controlplane.operations.locks import apart
 from controlplane.operations.rounds.looks import look_at_each
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ def keep_history(host: Host) -> None:
         # Of a stopped branch the row says that its log was copied since.
         if has_changed or endpoint.id in stopped or endpoint.branch_id not in published:
             # A branch that was deleted meanwhile has no history any more.
-            with suppress(FileNotFoundError):
+            with apart(endpoint.branch_id), suppress(FileNotFoundError):
                 publish(endpoint.branch_id, chains)
         if has_changed:
             changed_histories.add(endpoint.branch_id)
@@ -106,7 +107,7 @@ def remove_outdated(host: Host) -> None:
     """Remove what has become older than the window from the histories of branches that nobody
     writes to, which `keep_history` does not look at."""
     for branch_id, retention_seconds in outdated(host):
-        with suppress(LockTimeout), holding_history(branch_id, within=0):
+        with suppress(LockTimeout), apart(branch_id), holding_history(branch_id, within=0):
             chains = chains_of(branch_id)
             if retention_seconds == 0:
                 switch_off(branch_id, chains, None)

@@ -17,6 +17,13 @@ from controlplane.models.consumed import NOTHING, Consumed, period_of
 from controlplane.models.project import Project
 from controlplane.models.usage import Span
 
+
+def _sum(column: str) -> str:
+    """The sum for SQL. What a hostile compute has said of its branch must not make it too large for
+    a statement that reads several projects."""
+    return f"least(sum({column}), {2**63 - 1})::bigint"
+
+
 # For a meter `m`, between `k.start` and `k.until`: the seconds that its compute ran, and the
 # seconds that its bytes were stored.
 RAN = "greatest(0, extract(epoch FROM k.until - greatest(m.active_since, k.start)))::float8"
@@ -29,15 +36,16 @@ PARTS = {
     f" {LAY} / 3600 * m.stored_bytes AS storage_byte_hours,"
     f" {LAY} / 3600 * m.history_bytes AS history_byte_hours",
     "sums": "sum(active_seconds)::float8, sum(compute_seconds)::float8,"
-    " sum(written_bytes)::bigint, sum(transferred_bytes)::bigint,"
+    f" {_sum('written_bytes')}, {_sum('transferred_bytes')},"
     " coalesce(sum(storage_byte_hours) FILTER (WHERE of_root), 0)::float8,"
     " coalesce(sum(storage_byte_hours) FILTER (WHERE NOT of_root), 0)::float8,"
     " sum(history_byte_hours)::float8",
+    "stored": f"{_sum('stored_bytes')}, {_sum('history_bytes')}",
 }
 # What each of several projects or branches consumed in the period that began at `start`, and stores
 # now.
 TOTALS = Template("""
-SELECT owner, $sums, sum(stored_bytes)::bigint, sum(history_bytes)::bigint, max(last_active)
+SELECT owner, $sums, $stored, max(last_active)
 FROM (
     SELECT $of_usage AS owner, of_root, $counted,
         0 AS stored_bytes, 0 AS history_bytes, NULL::timestamptz AS last_active
@@ -110,8 +118,8 @@ WITH part AS (
     LEFT JOIN begun USING (owner, start)
     WINDOW so_far AS (PARTITION BY owner ORDER BY part.start)
 )
-SELECT owner, start, sum(active)::float8, sum(units)::float8, sum(written)::bigint,
-    sum(transferred)::bigint, sum(root)::float8, sum(child)::float8, sum(past)::float8
+SELECT owner, start, sum(active)::float8, sum(units)::float8, $moved,
+    sum(root)::float8, sum(child)::float8, sum(past)::float8
 FROM (
     SELECT $owner AS owner, start, active_seconds AS active, compute_seconds AS units,
         written_bytes AS written, transferred_bytes AS transferred,
@@ -129,7 +137,7 @@ FROM (
 RUNNING = {
     name: f"sum(coalesce({name}, 0)) OVER so_far * part.seconds - coalesce({name}_late, 0)"
     for name in ("active", "units", "root", "child", "past")
-}
+} | {"moved": f"{_sum('written')}, {_sum('transferred')}"}
 HISTORY_OF_PROJECTS = HISTORY.substitute(
     RUNNING,
     owner="project_id",

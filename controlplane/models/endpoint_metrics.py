@@ -32,7 +32,10 @@ COUNTERS = (
 FIELDS = ("samples", *GAUGES, *COUNTERS)
 # The same for SQL, and what several rows add up to.
 COLUMNS = ", ".join(FIELDS)
-MERGED = ", ".join(f"max({name})" if name in GAUGES else f"sum({name})::bigint" for name in FIELDS)
+MERGED = ", ".join(
+    f"max({name})" if name in GAUGES else f"least(sum({name}), {1 << 62})::bigint"
+    for name in FIELDS
+)
 
 
 class EndpointSample(models.Model):

@@ -1,4 +1,5 @@
-"""The lock with which every transaction that changes a project begins.
+"""The lock with which every transaction that changes a project begins, and what keeps one project's
+part of a round `apart` from all others'.
 
 Threads of one process wait for it in the process. If they waited in the database, each would hold a
 connection, and one busy project could take all of a worker's few.
@@ -14,8 +15,9 @@ from weakref import WeakValueDictionary
 
 import psycopg
 from django.conf import settings
-from django.db import OperationalError, connection, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 
+from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.database.base import release_connection
 from controlplane.events.recording import together
 from controlplane.models import Project
@@ -39,6 +41,8 @@ LEFT_TOO_LONG, LEFT_LATELY = 300.0, 150.0
 
 # The bound of `left_if_busy` in seconds; None outside of it.
 _within: ContextVar[float | None] = ContextVar("within", default=None)
+# The errors of which the present round has kept others apart; None outside of a round.
+_noted: ContextVar[list[Exception] | None] = ContextVar("noted", default=None)
 # By the id: when the first and the last round left it, by the monotonic clock.
 _left: dict[str, tuple[float, float]] = {}
 
@@ -68,15 +72,40 @@ def locked_project(project_id: str) -> Iterator[Project]:
         yield project
 
 
+class EndsRound(Exception):
+    """No fault of the one that a round is at: the others would fail too."""
+
+
+@contextmanager
+def apart(part_id: str) -> Iterator[None]:
+    """Do in the block what a round does for one of many: the project, branch or endpoint with this
+    id. All rounds over several of them use this, so that one never holds up the others, as
+    `left_if_busy` says, and never keeps them from their turn by an error:
+
+    with apart(project_id), locked_project(project_id) as project: …
+
+    An error is logged, and becomes the round's problem (`noting_failures`). Raises what is not the
+    fault of this one: OperationalError, InterfaceError, EndsRound; and LockTimeout, as branches on
+    the disk may be busy for long.
+    """
+    try:
+        with left_if_busy(part_id):
+            yield
+    except (OperationalError, InterfaceError, EndsRound, LockTimeout):
+        raise
+    except Project.DoesNotExist:
+        pass  # its row was removed meanwhile
+    except Exception as error:
+        log.exception("left out of the round", extra={"left": part_id})
+        if (noted := _noted.get()) is not None:
+            noted.append(error)
+
+
 @contextmanager
 def left_if_busy(busy_id: str) -> Iterator[None]:
     """Leave the block, and so the project or branch with this id for the next round, if the
     project's lock, or another that the block waits for while it holds that, is not free within
-    ROUND_LOCK_TIMEOUT. All rounds over several projects use this, so that one never holds up the
-    others:
-
-    with left_if_busy(project_id), locked_project(project_id) as project: …
-    """
+    ROUND_LOCK_TIMEOUT."""
     token = _within.set(ROUND_LOCK_TIMEOUT)
     try:
         yield
@@ -90,6 +119,17 @@ def left_if_busy(busy_id: str) -> Iterator[None]:
         _left.pop(busy_id, None)
     finally:
         _within.reset(token)
+
+
+@contextmanager
+def noting_failures() -> Iterator[list[Exception]]:
+    """Collect the errors that `apart` keeps from ending the round in the block."""
+    failures: list[Exception] = []
+    token = _noted.set(failures)
+    try:
+        yield failures
+    finally:
+        _noted.reset(token)
 
 
 def left_for_long() -> int:

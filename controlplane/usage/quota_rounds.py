@@ -18,7 +18,7 @@ from controlplane.models import Action, Consumed, Endpoint, EndpointState, Host,
 from controlplane.models.consumed import NOTHING
 from controlplane.models.consumption import consumed_by_projects
 from controlplane.operations.engine.scheduling import Step, schedule, unfinished
-from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.operations.locks import apart, locked_project
 from controlplane.operations.quotas import LOGICAL_SIZE, WRITTEN, UsedUp, quota_of, used_up_of
 from controlplane.operations.rounds.sizes import measure
 
@@ -37,9 +37,10 @@ def hold_to_quotas(host: Host) -> None:
         running = _running(host)
     consumed = consumed_by_projects({endpoint.project_id for endpoint in running})
     for project_id, endpoints in groupby(running, key=lambda endpoint: endpoint.project_id):
-        doomed = _over_quota(list(endpoints), consumed)
-        if doomed:
-            _suspend(project_id, doomed)
+        with apart(project_id):
+            doomed = _over_quota(list(endpoints), consumed)
+            if doomed:
+                _suspend(project_id, doomed)
 
 
 def _running(host: Host) -> list[Endpoint]:
@@ -71,7 +72,7 @@ def _over_quota(
 
 
 def _suspend(project_id: str, doomed: Mapping[str, UsedUp]) -> None:
-    with left_if_busy(project_id), locked_project(project_id) as project:
+    with apart(project_id), locked_project(project_id) as project:
         # An endpoint with unfinished operations is left to the next round: a configuration applied
         # after the suspend would start it again.
         busy = {row.endpoint_id for row in unfinished(project.id)}

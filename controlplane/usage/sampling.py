@@ -7,13 +7,17 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import DataError, connection, transaction
 
 from controlplane import clock
 from controlplane.models import Endpoint, EndpointSample, Host, LastSample
 from controlplane.models.endpoint_metrics import COLUMNS, COUNTERS, FIELDS, GAUGES, MERGED
+from controlplane.operations.locks import apart
 from controlplane.usage.samples import Sample, forget_postmaster
 
+# The most that a counter grows by between two samples, whatever a compute says: a row, which sums
+# up those of five minutes, has room for thousands of them.
+MAX_ADDED = 1 << 50
 # Seconds of a row: of a new sample, and after MINUTE_RETENTION.
 MINUTE_SECONDS, MERGED_SECONDS = 60, 300
 # How long rows are kept: of a minute, and at all.
@@ -112,6 +116,16 @@ def note(taken: Sequence[tuple[Endpoint, Sample]], now: datetime) -> None:
                 totals=totals,
             )
         )
+    try:
+        _store(rows, newest)
+    except DataError:
+        # One of them is at fault.
+        for row, one in zip(rows, newest, strict=True):
+            with apart(one.endpoint_id):
+                _store([row], [one])
+
+
+def _store(rows: Sequence[Mapping[str, Any]], newest: Sequence[LastSample]) -> None:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.executemany(STORE, rows)
         LastSample.objects.bulk_create(
@@ -140,7 +154,7 @@ def _added(last: LastSample, sample: Sample, counts: Mapping[str, int]) -> dict[
         # A crash resets the statistics, but not the position in the log.
         elif count < base and name != "log_bytes":
             base = 0
-        added[name] = max(0, count - base)
+        added[name] = min(max(0, count - base), MAX_ADDED)
     return added
 
 

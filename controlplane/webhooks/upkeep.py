@@ -11,6 +11,7 @@ from controlplane import clock
 from controlplane.events import outbox
 from controlplane.models import DeliveryStatus, Host, Webhook, WebhookDelivery
 from controlplane.models.webhook import DELIVERY_TIMEOUT
+from controlplane.operations.locks import apart
 
 log = logging.getLogger(__name__)
 
@@ -89,5 +90,6 @@ def _enqueue_lost() -> None:
     )
     webhooks = {webhook.id: webhook for webhook in overdue}
     for webhook_id in sorted(outbox.without_job(webhooks)) if webhooks else ():
-        log.warning("job lost, enqueued again", extra={"webhook": webhook_id})
-        outbox.enqueue_sending(webhooks[webhook_id])
+        with apart(webhook_id):
+            log.warning("job lost, enqueued again", extra={"webhook": webhook_id})
+            outbox.enqueue_sending(webhooks[webhook_id])

@@ -23,9 +23,10 @@ from controlplane.compute.processes.session import Session, is_utf8, name_of, va
 
 # The keys of a verifier in Postgres's own format that no password matches.
 _NO_KEYS = f"${'A' * 43}=:{'A' * 43}="
-# Its salt is bounded as in Postgres 18, where a stored password has at most 512 characters.
+# SQL may set one of any length before Postgres 18, so that only the beginning is read. The salt of
+# Postgres's own has 24 characters.
 _VERIFIER = re.compile(
-    r"SCRAM-SHA-256\$[0-9]{1,9}:[A-Za-z0-9+/]{1,384}=*\$[A-Za-z0-9+/]{43}=:[A-Za-z0-9+/]{43}="
+    r"SCRAM-SHA-256\$[0-9]{1,9}:[A-Za-z0-9+/]{1,256}={0,2}\$[A-Za-z0-9+/]{43}=:[A-Za-z0-9+/]{43}="
 )
 
 # Changes with every change of a role, of a database, or of the settings that either gives to new
@@ -40,12 +41,12 @@ SELECT md5(concat(
 # What decides whether a role may log in: see `RoleLogin`.
 LOGIN = """
 SELECT oid::bigint AS oid, rolcanlogin AND NOT rolsuper AS can_login,
-    coalesce(rolvaliduntil <= now(), false) AS has_expired, rolpassword AS password
+    coalesce(rolvaliduntil <= now(), false) AS has_expired, left(rolpassword, 1000) AS password
 FROM pg_authid WHERE rolname = %s
 """
 # Both begin with what is `Wanted`; the last column is how many there are without the LIMIT.
 _ROLES = """
-SELECT oid::bigint, namesend(rolname), rolcanlogin, rolpassword,
+SELECT oid::bigint, namesend(rolname), rolcanlogin, left(rolpassword, 1000),
     extract(epoch FROM rolvaliduntil)::float8, count(*) OVER ()
 FROM pg_authid WHERE NOT rolsuper AND rolname !~ '^(pg|perch)_'
 ORDER BY oid::bigint <> ALL (%s::bigint[]) AND rolname <> ALL (%s::text[]), oid LIMIT %s

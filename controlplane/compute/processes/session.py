@@ -21,6 +21,7 @@ from django.conf import settings
 from psycopg import capabilities
 from psycopg.abc import PQGen, PQGenConn
 
+from controlplane import clock
 from controlplane.compute.host.accounts import is_served_by
 from controlplane.compute.host.binaries import major_at
 from controlplane.compute.host.door import port_of
@@ -42,7 +43,11 @@ TIMEOUT_MARGIN = 1.0
 # Bytes that a server may send during one statement, or while a session starts. An attacker who has
 # taken over a compute may answer in its place, and the whole answer would be held in our memory.
 MAX_ANSWER_BYTES = 64 << 20
-MAX_INTEGER = 2**63 - 1
+# No number that a compute reports is larger, so that Postgres's bigint holds a hundred of them. It
+# would be 72 PB, as a size or as a position in the log.
+MAX_INTEGER = 2**56
+# Characters of a text that a compute reports, and bytes of a name. Postgres's own are shorter.
+MAX_TEXT_LENGTH, MAX_NAME_LENGTH = 10_000, 255
 # Seconds for telling a server to cancel a statement.
 CANCEL_TIMEOUT = 1.0
 
@@ -225,20 +230,28 @@ def parameters(socket_dir: Path, dbname: str, *, bound: float) -> dict[str, Any]
 
 def values_of(row: tuple[object, ...] | None, *kinds: type | tuple[type, ...]) -> tuple[Any, ...]:
     """The row's values, after checks: the row exists, each value is of its kind, no number exceeds
-    Postgres's range, and every moment has a time zone. Raises NotPostgres."""
+    MAX_INTEGER, no text is longer than MAX_TEXT_LENGTH, and every moment is one that this host's
+    clock can have shown. Raises NotPostgres."""
     if row is None or len(row) != len(kinds) or not all(map(isinstance, row, kinds)):
         raise NotPostgres("an answer with other columns than requested")
     if any(isinstance(value, int) and abs(value) > MAX_INTEGER for value in row):
         raise NotPostgres("a number that is too large")
+    if any(isinstance(value, str) and len(value) > MAX_TEXT_LENGTH for value in row):
+        raise NotPostgres("a text that is too long")
     if any(isinstance(value, datetime) and value.tzinfo is None for value in row):
         raise NotPostgres("a time without a time zone")
+    if any(isinstance(value, datetime) and not clock.is_plausible(value) for value in row):
+        raise NotPostgres("a time that no clock has shown")
     return row
 
 
 def name_of(sent: object) -> str:
     """A name sent by `namesend`. The catalog stores a name as the bytes that came, in the encoding
-    of the database through which it came: ours are UTF-8, a user's may not be."""
+    of the database through which it came: ours are UTF-8, a user's may not be. Raises
+    NotPostgres."""
     assert isinstance(sent, bytes)
+    if len(sent) > MAX_NAME_LENGTH:
+        raise NotPostgres("a name that is too long")
     return sent.decode(errors="surrogateescape")
 
 

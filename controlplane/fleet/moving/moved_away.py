@@ -15,7 +15,7 @@ from controlplane.fleet.moving.project_host import has_moved
 from controlplane.fleet.moving.receiving import remove_received
 from controlplane.history.keeping import changed_histories
 from controlplane.models import UNFINISHED, Action, Branch, Host, Operation
-from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.operations.locks import apart, locked_project
 from controlplane.operations.own_host import is_own
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def remove_moved_away(host: Host) -> None:
     changed_histories.update(found)
     for branch_id, living_on in hosts.items():
         if living_on != host.id:
-            with suppress(LockTimeout), left_if_busy(branch_id):
+            with suppress(LockTimeout), apart(branch_id):
                 _remove(branch_id)
 
 

@@ -61,6 +61,7 @@ from controlplane.models import (
     LogReceiver,
 )
 from controlplane.operations.actions.words import failure_message
+from controlplane.operations.locks import apart
 from controlplane.operations.rounds.looks import look_at_each
 
 log = logging.getLogger(__name__)
@@ -137,7 +138,8 @@ def hold_durability(host: Host) -> None:
         branch__project__settings__durability=Durability.REGION
     )
     for branch_id in unwanted.values_list("branch_id", flat=True).distinct():
-        _detach(branch_id)
+        with apart(branch_id):
+            _detach(branch_id)
 
 
 def forget_receivers(host: Host) -> None:
@@ -147,8 +149,9 @@ def forget_receivers(host: Host) -> None:
         branch = row.branch
         is_gone = branch.deleted_at is not None or branch.project.deleted_at is not None
         # It may be started meanwhile, which then needs another receiver anyway.
-        if is_gone or _is_all_stored(branch):
-            LogReceiver.objects.filter(id=row.id).delete()
+        with apart(branch.id):
+            if is_gone or _is_all_stored(branch):
+                LogReceiver.objects.filter(id=row.id).delete()
 
 
 def _is_all_stored(branch: Branch) -> bool:

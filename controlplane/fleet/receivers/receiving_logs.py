@@ -13,6 +13,7 @@ from controlplane.fleet.links import CHUNK_BYTES, Link, MoveRefused
 from controlplane.fleet.reaching_hosts import host_links
 from controlplane.fleet.receivers import receiving_log
 from controlplane.models import Host, LogReceiver
+from controlplane.operations.locks import apart
 
 
 def answer(link: Link, request: dict[str, Any], sender: str, host_id: str) -> bool:
@@ -37,7 +38,7 @@ def look_after_received(host: Host) -> None:
     is_short = host_space().is_short
     for receiver_id in found:
         row = rows.get(receiver_id)
-        with suppress(LockTimeout):
+        with suppress(LockTimeout), apart(receiver_id):
             if row is None:
                 receiving_log.remove(receiver_id)
                 continue

@@ -277,7 +277,9 @@ def _copy(
         os.fsync(target)
     before, chain.copied = chain.copied, until
     latest = index_commits(chain, before)
-    chain.copied_at = at or max(chain.copied_at, latest)
+    if at is None and clock.is_plausible(latest):
+        at = max(chain.copied_at, latest)
+    chain.copied_at = at or chain.copied_at
     chain.write()
     return True
 

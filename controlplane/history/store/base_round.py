@@ -66,10 +66,14 @@ def _copy_without_history(copier: Copier) -> None:
         project__history_retention_seconds__gt=0,
     )
     for branch in ready.exclude(id__in=_data_copied):
-        if chains_of(branch.id) or not data_dir(branch.id).exists():
-            continue
-        if copier.attempt(f"data of {branch.id}", partial(copy_data, copier.copies, branch)):
+        if copier.attempt(f"data of {branch.id}", partial(_copy_data, copier, branch)):
             _data_copied.add(branch.id)
+
+
+def _copy_data(copier: Copier, branch: Branch) -> bool:
+    if chains_of(branch.id) or not data_dir(branch.id).exists():
+        return False
+    return copy_data(copier.copies, branch)
 
 
 def _count_left_out(copier: Copier) -> None:
@@ -89,5 +93,6 @@ def _sweep(copier: Copier) -> bool:
     keep_for = timedelta(hours=settings.RECOVERY_HOURS)
     for branch_id in set(copies.store.folders(f"{copies.host}/branches")) - living:
         if not branch_dir(branch_id).exists():
-            delete_gone(copies, branch_id, keep_for)
+            gone = partial(delete_gone, copies, branch_id, keep_for)
+            copier.attempt(f"end of {branch_id}", gone)
     return True

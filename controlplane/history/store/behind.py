@@ -1,13 +1,11 @@
 """Tells in events which branches' copies in the store are behind, and which have caught up."""
 
-from contextlib import suppress
-
 from controlplane import clock
 from controlplane.events.changes import history_copy_behind, history_copy_caught_up
 from controlplane.events.recording import record
 from controlplane.history.copies import BEHIND_AFTER, state
-from controlplane.models import Branch, Project
-from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.models import Branch
+from controlplane.operations.locks import apart, locked_project
 
 # The branches of which an event has told that they are behind.
 _told: set[str] = set()
@@ -26,6 +24,6 @@ def note_behind() -> None:
         tells, of = history_copy_behind, branch.project_id
         if branch_id in _told:
             tells = history_copy_caught_up
-        with suppress(Project.DoesNotExist), left_if_busy(of), locked_project(of) as project:
+        with apart(of), locked_project(of) as project:
             record(tells(project, branch))
             _told.symmetric_difference_update([branch_id])

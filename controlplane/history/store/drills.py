@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 DRILL = "history-drill"
 FAILURES = (
     *(Damaged, WrongKey, StoreFails, NoSuchMoment, NotRecovered, StartFailed, DataDamaged),
-    *(NotEnoughSpace, psycopg.Error, OSError),
+    *(NotEnoughSpace, psycopg.Error, OSError, ValueError, ArithmeticError),
 )
 
 

@@ -14,6 +14,7 @@ on disk: where the store lacks log that the disk no longer has, a new chain begi
 Every name ends in a random part: no object is ever overwritten.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,6 +25,9 @@ from pydantic import TypeAdapter, ValidationError
 from controlplane.history.local.chain import Base
 from controlplane.history.store.objects import Store, random_name
 from controlplane.history.store.packing import Damaged
+
+# The last part of a piece's name.
+PIECE = re.compile("([0-9A-F]{16})-([0-9A-F]{16})-[0-9a-f]+")
 
 
 def host_folder(region: str, host: str) -> str:
@@ -161,8 +165,10 @@ class Piece:
 
 
 def pieces_in(names: Iterable[str]) -> list[Piece]:
-    found = []
-    for name in names:
-        start, end, _ = name.rsplit("/", 1)[-1].split("-")
-        found.append(Piece(name, int(start, 16), int(end, 16)))
-    return found
+    """The pieces of the log with these names. What has another name is no piece: whoever can write
+    to the store without the key may have put it there."""
+    return [
+        Piece(name, int(parts[1], 16), int(parts[2], 16))
+        for name in names
+        if (parts := PIECE.fullmatch(name.rsplit("/", 1)[-1]))
+    ]

@@ -38,7 +38,7 @@ def copy_logs_to_store(copier: Copier) -> None:
         copied = threads.map(partial(_copy, copier, projects), due)
         for branch_id, branch in zip(due, copied, strict=True):
             if branch is not None:
-                publish(branch)
+                copier.attempt(f"row of {branch_id}", partial(publish, branch))
             elif branch_id not in projects or not branch_dir(branch_id).exists():
                 copier.logs_due.discard(branch_id)
                 state.behind.pop(branch_id, None)
@@ -49,15 +49,21 @@ def copy_logs_to_store(copier: Copier) -> None:
     _sign = given or _sign
 
 
+def _copy_log(
+    copier: Copier, projects: Mapping[str, str], branch_id: str
+) -> tuple[BranchList, bool]:
+    branch = copy_log(copier.copies, branch_id, projects[branch_id])
+    return branch, is_behind(branch, branch_id)
+
+
 def _copy(copier: Copier, projects: Mapping[str, str], branch_id: str) -> BranchList | None:
     """Copy the branch's log. None if that fails, or if there is no such branch any more."""
     if branch_id not in projects or not branch_dir(branch_id).exists():
         return None
     flushed = flushed_logs.get(branch_id)
-    branch = copier.attempt(
-        f"log of {branch_id}", lambda: copy_log(copier.copies, branch_id, projects[branch_id])
-    )
-    if branch is None or is_behind(branch, branch_id):
+    found = copier.attempt(f"log of {branch_id}", partial(_copy_log, copier, projects, branch_id))
+    branch, behind = found or (None, True)
+    if branch is None or behind:
         state.behind.setdefault(branch_id, clock.now())
         return branch
     copier.logs_due.discard(branch_id)

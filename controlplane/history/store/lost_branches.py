@@ -3,18 +3,19 @@ the round that declares a host lost after PERCH_HOST_LOST_AFTER."""
 
 import logging
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import NoneType
 
+import psycopg
 from django.conf import settings
 from django.db.models import Exists, OuterRef
 
 from controlplane.compute.host.steps import step
-from controlplane.compute.processes.session import session
+from controlplane.compute.processes.session import NotPostgres, session, values_of
 from controlplane.fleet.lost_hosts import continue_with_lost, declare_lost
 from controlplane.history.copies import StoreUnusable
 from controlplane.history.from_store import FromStore, NotInStore, restoring_with
@@ -31,6 +32,7 @@ from controlplane.history.store.packing import Damaged, WrongKey
 from controlplane.history.store.received_logs import add_received_log
 from controlplane.history.store.signs import last_sign
 from controlplane.models import Branch, Host, Project
+from controlplane.operations.locks import apart
 from controlplane.services.errors import ServiceError
 
 log = logging.getLogger(__name__)
@@ -101,9 +103,10 @@ class _LastCommit:
     at: datetime | None = None
 
     def read(self, sockets: Path) -> None:
-        with session(sockets) as connection:
-            row: Any = connection.execute("SELECT pg_last_xact_replay_timestamp()").fetchone()
-        self.at = row[0] if row else None
+        # A forged log may say any time.
+        with session(sockets) as connection, suppress(psycopg.DataError, NotPostgres):
+            row = connection.execute("SELECT pg_last_xact_replay_timestamp()").fetchone()
+            (self.at,) = values_of(row, (datetime, NoneType))
 
 
 @dataclass
@@ -134,7 +137,9 @@ def look_after_lost_hosts(host: Host) -> None:
         lost_at=None,
     ).exclude(id=host.id)
     for other in others:
-        if _silent_seconds(other, time.monotonic()) >= settings.HOST_LOST_AFTER * 60:
+        if _silent_seconds(other, time.monotonic()) < settings.HOST_LOST_AFTER * 60:
+            continue
+        with apart(other.id):
             try:
                 declare_lost(other.id)
             except ServiceError as error:

@@ -6,7 +6,9 @@ up to the last position in the store. The data of a branch is usually younger th
 catalog is the truth: the first start brings the rows to it, as it does with what SQL has changed.
 """
 
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -35,7 +37,7 @@ from controlplane.history.local.recovering import NotRecovered
 from controlplane.history.store.fetching import NothingStored, create_branch, fetched_branch
 from controlplane.history.store.layout import branch_folder, host_folder
 from controlplane.history.store.objects import Store
-from controlplane.history.store.packing import Damaged
+from controlplane.history.store.packing import Damaged, WrongKey
 from controlplane.history.store.signs import Sign, last_sign
 from controlplane.history.store.trees import scratch_directory, write_tree
 from controlplane.models import Branch
@@ -43,7 +45,12 @@ from controlplane.models import Branch
 # In the state directory: what is brought from the store.
 SCRATCH = ".from-store"
 # Why a branch cannot be restored although the store answers.
-BRANCH_ERRORS = (NothingStored, Damaged, NoSuchMoment, NotRecovered, StartFailed, OtherMajorVersion)
+BRANCH_ERRORS = (
+    *(NothingStored, Damaged, NoSuchMoment, NotRecovered, StartFailed, OtherMajorVersion),
+    # Of one branch it says that its objects are not what the host has written: the rows could be
+    # read with the key.
+    *(WrongKey, ValueError, ArithmeticError),
+)
 
 
 @dataclass(frozen=True)
@@ -76,9 +83,11 @@ def restore_from_store(
     RestoreRefused, StoreFails, Damaged, WrongKey, DumpFailed, StateDirectoryUnusable,
     AccountUnusable, NotEnoughSpace, OtherVersion, BackupRefused, OSError.
     """
-    folder, rows = newest_rows(store, host)
     # A wrong key is found here, before anything is made.
-    sign = last_sign(store, folder)
+    folder, rows = newest_rows(store, host, say)
+    sign = None
+    with suppress(Damaged, WrongKey, ValueError):  # it only says what may be lost
+        sign = last_sign(store, folder)
     (check_database if with_rows else check_lost_host)()
     check_place()
     with new_state_directory(), scratch_directory(SCRATCH) as scratch:
@@ -101,9 +110,9 @@ def restore_from_store(
     return restored
 
 
-def newest_rows(store: Store, host: str | None) -> tuple[str, str]:
-    """The folder of the host, and the name of the newest copy of its rows. Raises RestoreRefused,
-    StoreFails."""
+def newest_rows(store: Store, host: str | None, say: Callable[[str], object]) -> tuple[str, str]:
+    """The folder of the host, and the name of the newest copy of its rows that can be read. Raises
+    RestoreRefused, StoreFails, Damaged; WrongKey if nothing of the host can be read."""
     region = f"regions/{settings.REGION}"
     found = []
     for known in [host] if host else store.folders(region):
@@ -118,8 +127,25 @@ def newest_rows(store: Store, host: str | None) -> tuple[str, str]:
             + (f" by the host {host}" if host else "")
             + (f"; it has the regions {others}: set PERCH_REGION" if others else "")
         )
-    _, folder, name = max(found)
-    return folder, name
+    _, folder, newest = max(found)
+    copies = sorted((name for _, of, name in found if of == folder), reverse=True)
+    for copy in copies:
+        if _is_readable(lambda name: deque(store.get(name), maxlen=0), copy):
+            return folder, copy
+        say(f"{copy} cannot be read")
+    branches = store.folders(f"{folder}/branches")
+    lists = [f"{branch_folder(folder, branch_id)}/lists" for branch_id in branches]
+    if any(_is_readable(store.newest, place) for place in (f"{folder}/signs", *lists)):
+        raise Damaged(f"none of the {len(copies)} copies of the rows can be read")
+    deque(store.get(newest), maxlen=0)  # raises why
+    return folder, newest
+
+
+def _is_readable(read: Callable[[str], object], name: str) -> bool:
+    try:
+        return read(name) is not None
+    except (Damaged, WrongKey):
+        return False
 
 
 def _restore_branches(
@@ -133,8 +159,9 @@ def _restore_branches(
             with fetched_branch(store, branch_folder(folder, branch_id), place) as fetched:
                 create_branch(branch_id, fetched)
         except BRANCH_ERRORS as error:
-            restored.missing[branch_id] = str(error)
-            say(f"{number:>5}  {branch_id}  not restored: {error}")
+            why = "its copy is damaged" if isinstance(error, WrongKey) else str(error)
+            restored.missing[branch_id] = why
+            say(f"{number:>5}  {branch_id}  not restored: {why}")
             continue
         restored.branches[branch_id] = fetched.at
         if fetched.shortfall:

@@ -38,6 +38,7 @@ from controlplane.metrics import figures, sampling
 from controlplane.models import Host, Lane
 from controlplane.operations import under_way
 from controlplane.operations.engine.scheduling import HostAway
+from controlplane.operations.locks import noting_failures
 from controlplane.operations.own_host import HostTaken, own_host, was_declared_lost
 from controlplane.operations.queue.beat import beat
 from controlplane.operations.queue.connector import queue_connector
@@ -215,7 +216,7 @@ async def repeat(one: Round, host: Host) -> None:
     with context(round=name):
         while True:
             try:
-                with figures.ROUNDS.labels(name).time():
+                with figures.ROUNDS.labels(name).time(), noting_failures() as failures:
                     await asyncio.to_thread(_with_connections, one, host)
             except HostTaken as taken:
                 # Whatever this process still does could contradict the one that serves the host
@@ -235,7 +236,9 @@ async def repeat(one: Round, host: Host) -> None:
                 figures.FAILED_ROUNDS.labels(name).inc()
                 vitals.rounds.end(name, error=error)
             else:
-                vitals.rounds.end(name)
+                if failures:
+                    figures.FAILED_ROUNDS.labels(name).inc()
+                vitals.rounds.end(name, failures=failures)
                 if one.do is publish:
                     outage.ends()
             await pause(one)

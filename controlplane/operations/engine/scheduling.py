@@ -31,6 +31,7 @@ from controlplane.models.reading import Reading
 from controlplane.operations.actions.table import actions
 from controlplane.operations.details import Details
 from controlplane.operations.engine import step_history
+from controlplane.operations.locks import EndsRound
 from controlplane.operations.queue.deferring import enqueue_operation
 from controlplane.operations.queue.lanes import enter_lane, move_ahead
 
@@ -54,7 +55,7 @@ KINDS: Mapping[Action, RequestKind] = {
 }
 
 
-class HostAway(Exception):
+class HostAway(EndsRound):
     """No worker of the host is there to run the operations. Nothing was written, so it is safe to
     try again."""
 

@@ -8,7 +8,7 @@ from django.db import connection
 from controlplane.actors import CHECK, acting_as
 from controlplane.models import CATALOG_UNREAD, UNFINISHED, Action, Branch, Endpoint, Host
 from controlplane.operations.engine.scheduling import Step, schedule
-from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.operations.locks import apart, locked_project
 
 FIRST_CHECK_DELAY = timedelta(hours=2)
 MAX_CHECK_INTERVAL = timedelta(days=1)
@@ -107,7 +107,7 @@ def check_availability(host: Host) -> None:
         due = [row[0] for row in cursor.fetchall()]
     for endpoint in Endpoint.objects.select_related("branch").filter(id__in=due):
         project_id = endpoint.project_id
-        with left_if_busy(project_id), acting_as(CHECK), locked_project(project_id) as project:
+        with apart(project_id), acting_as(CHECK), locked_project(project_id) as project:
             step = Step(Action.CHECK_AVAILABILITY, branch=endpoint.branch, endpoint=endpoint)
             schedule(project, [step])
             unread = Branch.objects.filter(id=endpoint.branch_id, catalog_mark=CATALOG_UNREAD)

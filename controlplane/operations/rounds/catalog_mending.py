@@ -28,7 +28,7 @@ from controlplane.models import (
     Role,
 )
 from controlplane.operations.engine.scheduling import Step, schedule
-from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.operations.locks import apart, locked_project
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ def _any_row(condition: Q) -> Q:
 
 def _schedule_mending(endpoint: Endpoint) -> None:
     project_id = endpoint.project_id
-    with left_if_busy(project_id), acting_as(PLATFORM), locked_project(project_id) as project:
+    with apart(project_id), acting_as(PLATFORM), locked_project(project_id) as project:
         # Check again now that the project's lock keeps others from scheduling for it.
         still = _endpoints_behind(project.host).filter(id=endpoint.id).first()
         if still is None or still.__dict__["is_busy"] or still.branch_id != endpoint.branch_id:

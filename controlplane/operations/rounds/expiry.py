@@ -12,8 +12,8 @@ from controlplane.events.changes import branch_expired
 from controlplane.events.recording import record
 from controlplane.models import GIVEN_UP, UNFINISHED, Action, Branch, Host, Operation
 from controlplane.operations.engine.branch_deletion import schedule_deletion
-from controlplane.operations.engine.scheduling import MAX_PER_PROJECT, HostAway, unfinished
-from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.operations.engine.scheduling import MAX_PER_PROJECT, unfinished
+from controlplane.operations.locks import apart, locked_project
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +36,7 @@ def expire_branches(host: Host) -> None:
     """
     now = clock.now()
     for project_id in _projects_due(host, now)[:BATCH_SIZE]:
-        try:
-            _expire_in(project_id, now)
-        except HostAway:
-            raise
-        except Exception:
-            # An error in one project must not keep the branches of all others.
-            log.exception("branches not expired", extra={"project": project_id})
+        _expire_in(project_id, now)
 
 
 def _projects_due(host: Host, now: datetime) -> list[str]:
@@ -61,7 +55,7 @@ def _projects_due(host: Host, now: datetime) -> list[str]:
 
 
 def _expire_in(project_id: str, now: datetime) -> None:
-    with left_if_busy(project_id), acting_as(EXPIRY), locked_project(project_id) as project:
+    with apart(project_id), acting_as(EXPIRY), locked_project(project_id) as project:
         waiting = [row for row in unfinished(project.id) if row.action == Action.DELETE_TIMELINE]
         room = max(0, MAX_WAITING - len(waiting))
         # Check again under the project's lock: the branch's `expires_at` may have changed.

@@ -17,7 +17,7 @@ from controlplane.models import (
     Operation,
 )
 from controlplane.operations.engine.branch_deletion import schedule_deletion
-from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.operations.locks import apart, locked_project
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def remove_unwanted(host: Host) -> None:
     )
     for branch in unwanted[:BATCH_SIZE]:
         project_id = branch.project_id
-        with left_if_busy(project_id), locked_project(project_id) as project:
+        with apart(project_id), locked_project(project_id) as project:
             still = unwanted.filter(id=branch.id).first()
             if still is not None:
                 schedule_deletion(project, still)

@@ -17,7 +17,7 @@ from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Hos
 from controlplane.operations.catalog.importing import import_catalog
 from controlplane.operations.details import SuspendComputeDetails
 from controlplane.operations.engine.scheduling import Step, schedule
-from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.operations.locks import apart, left_if_busy, locked_project
 from controlplane.operations.rounds.looks import look_at_each
 from controlplane.operations.rounds.silence import check_silent, counting_silence, is_silent
 from controlplane.usage import sampling
@@ -63,13 +63,14 @@ def suspend_idle_endpoints(host: Host) -> None:
 
     changed, samples = [], []
     for endpoint, (seen, sample) in look_at_each(due, counting_silence(look), at="activity"):
-        _suspend_if_idle(endpoint, seen.last_activity)
-        if seen.release != endpoint.pg_release:
-            Endpoint.objects.filter(id=endpoint.id).update(pg_release=seen.release)
         if sample is not None:
             samples.append((endpoint, sample))
         if seen.catalog_mark != marks[endpoint.id]:
             changed.append(endpoint)
+        with apart(endpoint.id):
+            _suspend_if_idle(endpoint, seen.last_activity)
+            if seen.release != endpoint.pg_release:
+                Endpoint.objects.filter(id=endpoint.id).update(pg_release=seen.release)
     of_project = {endpoint.id: endpoint.project_id for endpoint in changed}
 
     def read(endpoint_id: str) -> None:
@@ -110,7 +111,7 @@ def _suspend_if_idle(endpoint: Endpoint, activity: datetime | None) -> None:
 
 def _suspend(endpoint: Endpoint, last: datetime) -> None:
     project_id = endpoint.project_id
-    with left_if_busy(project_id), acting_as(IDLENESS), locked_project(project_id) as project:
+    with apart(project_id), acting_as(IDLENESS), locked_project(project_id) as project:
         still = (
             _active_endpoints(project.host).select_related("branch").filter(id=endpoint.id).first()
         )

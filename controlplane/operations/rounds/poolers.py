@@ -1,7 +1,6 @@
 """Ends the poolers that have no client. The next pooled client starts the pooler again; the compute
 keeps running meanwhile."""
 
-import logging
 import time
 
 from controlplane.compute import compute
@@ -10,8 +9,7 @@ from controlplane.compute.pooler import client_counts, has_pooler, stop_unused
 from controlplane.compute.processes.session import socket_dir
 from controlplane.metrics import figures
 from controlplane.models import Endpoint, EndpointState, Host
-
-log = logging.getLogger(__name__)
+from controlplane.operations.locks import apart
 
 # Seconds that a pooler keeps running without a client, so that a client that makes many short
 # connections does not wait for a pooler's start each time.
@@ -45,11 +43,12 @@ def end_unused_poolers(host: Host) -> None:
     )
     for endpoint_id, branch_id in active.values_list("id", "branch_id"):
         try:
-            with lock_branches(branch_id, pooler_lock(branch_id), timeout=0):
+            # The compute's directories are untrusted: an error in one must not affect the others.
+            with (
+                apart(endpoint_id),
+                lock_branches(branch_id, pooler_lock(branch_id), timeout=0),
+            ):
                 stop_unused(branch_id, socket_dir(endpoint_id))
         except LockTimeout:
             continue  # an operation works on the branch; the next round looks again
-        except OSError as error:
-            # The compute's directories are untrusted: an error in one must not affect the others.
-            log.error("pooler not ended", extra={"endpoint": endpoint_id, "error": str(error)})
         del _unused_since[endpoint_id]

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, connection
+from django.db import connection
 
 from controlplane import clock
 from controlplane.actors import PLATFORM
@@ -31,7 +31,7 @@ from controlplane.models import (
     Operation,
 )
 from controlplane.operations.disk import start_refusal
-from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.operations.locks import apart, left_if_busy, locked_project
 from controlplane.operations.own_host import is_own
 from controlplane.operations.queue.deferring import enqueue_operation
 from controlplane.operations.states import enter
@@ -72,21 +72,16 @@ def reconcile_host(host: Host) -> None:
     for branch_id in says_active.keys() | runs.keys():
         # If nothing should run, what a dead Postgres left behind is a difference too.
         if branch_id not in says_active or says_active[branch_id] != runs.get(branch_id):
-            is_left = True
             try:
-                with left_if_busy(branch_id):
-                    reconcile_branch(branch_id, timeout=0)
-                    is_left = False
-                all_seen = all_seen and not is_left
+                # A branch's files are untrusted: an error in one must not affect all others.
+                with apart(branch_id):
+                    is_left = True
+                    with left_if_busy(branch_id):
+                        reconcile_branch(branch_id, timeout=0)
+                        is_left = False
+                    all_seen = all_seen and not is_left
             except LockTimeout:
                 all_seen = False  # an operation works on it; the next round looks again
-            except StopFailed as error:
-                log.error("leftovers not ended", extra={"branch": branch_id, "error": str(error)})
-            except (OperationalError, InterfaceError):
-                raise
-            except Exception:
-                # A branch's files are untrusted: an error in one must not affect all others.
-                log.exception("branch not reconciled", extra={"branch": branch_id})
     if all_seen:
         Host.objects.filter(id=host.id).update(computes_seen_at=looking_at)
     _forget_deleted(compute.endpoints_with_sockets() - {*says_active.values(), *runs.values()})
@@ -177,14 +172,11 @@ def _forget_deleted(endpoint_ids: Set[str]) -> None:
         return
     living = Endpoint.objects.filter(id__in=endpoint_ids, deleted_at=None)
     for endpoint_id in endpoint_ids - set(living.values_list("id", flat=True)):
-        try:
+        with apart(endpoint_id):
             if endpoint_id.startswith(compute.INTERNAL_PREFIX):
                 _forget_internal_compute(endpoint_id)
             else:
                 compute.forget_endpoint(endpoint_id)
-        except OSError as error:
-            fields = {"endpoint": endpoint_id, "error": str(error)}
-            log.error("sockets not removed", extra=fields)
 
 
 def _forget_internal_compute(endpoint_id: str) -> None:
@@ -219,13 +211,15 @@ def redispatch_lost_operations(host: Host) -> None:
     with connection.cursor() as cursor:
         cursor.execute(jobs)
         present = {row[0] for row in cursor.fetchall()}
-    for operation_id in running:
-        if str(operation_id) not in present:
+    for operation_id in map(str, running):
+        if operation_id in present:
+            continue
+        with apart(operation_id):
             still = (
                 Operation.objects.select_related("project__host")
                 .filter(id=operation_id, status__in=HANDED_OVER)
                 .first()
             )
             if still is not None:
-                log.warning("job lost, enqueued again", extra={"operation": str(operation_id)})
+                log.warning("job lost, enqueued again", extra={"operation": operation_id})
                 enqueue_operation(still, still.project)

@@ -28,7 +28,7 @@ from controlplane.models import (
     Project,
 )
 from controlplane.operations.engine.scheduling import Step, schedule
-from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.operations.locks import apart, locked_project
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def make_room(host: Host) -> None:
 
 
 def _remove(project_id: str, due: Q) -> None:
-    with left_if_busy(project_id), acting_as(EXPIRY), locked_project(project_id) as project:
+    with apart(project_id), acting_as(EXPIRY), locked_project(project_id) as project:
         # Somebody may have recovered it meanwhile.
         still = Project.objects.filter(due, id=project_id, recoverable_until__isnull=False)
         if not still.update(recoverable_until=None):
@@ -144,7 +144,7 @@ def try_removals_again(host: Host) -> None:
         recoverable_until=None,
     )
     for project_id in failed.values_list("id", flat=True)[:BATCH_SIZE]:
-        with left_if_busy(project_id), locked_project(project_id) as project:
+        with apart(project_id), locked_project(project_id) as project:
             if failed.filter(id=project_id).exists():
                 schedule(project, [Step(Action.DELETE_TENANT, holds_project=True)])
                 log.warning("removal of a project tried again", extra={"project": project_id})

@@ -24,7 +24,7 @@ from controlplane.models import (
     Operation,
     Project,
 )
-from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.operations.locks import apart, locked_project
 
 log = logging.getLogger(__name__)
 
@@ -94,12 +94,13 @@ def _forget_accounts(before: datetime) -> None:
         deleted_at__lt=before,
     )
     for account in gone:
-        account.delete()
-        log.info("account forgotten", extra={"account": account.id})
+        with apart(str(account.id)):
+            account.delete()
+            log.info("account forgotten", extra={"account": account.id})
 
 
 def _forget_in(project_id: str, before: datetime) -> None:
-    with left_if_busy(project_id), locked_project(project_id) as project:
+    with apart(project_id), locked_project(project_id) as project:
         if project.recoverable_until is not None:
             return
         if Operation.objects.filter(project=project, status__in=UNFINISHED).exists():

@@ -14,7 +14,7 @@ from controlplane.compute import observation
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Operation
 from controlplane.operations.details import CheckAvailabilityDetails
 from controlplane.operations.engine.scheduling import Step, schedule
-from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.operations.locks import apart, locked_project
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def check_silent(endpoints: Iterable[Endpoint]) -> None:
 
 def _check(endpoint: Endpoint) -> None:
     project_id = endpoint.project_id
-    with left_if_busy(project_id), acting_as(CHECK), locked_project(project_id) as project:
+    with apart(project_id), acting_as(CHECK), locked_project(project_id) as project:
         # An operation may have been scheduled meanwhile. Any operation deals with the compute.
         if Operation.objects.filter(endpoint=endpoint, status__in=UNFINISHED).exists():
             return

@@ -28,7 +28,7 @@ from controlplane.models import (
     Lane,
 )
 from controlplane.operations.engine.scheduling import Step, schedule, unfinished
-from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.operations.locks import apart, locked_project
 from controlplane.operations.rounds.looks import look_at_each
 from controlplane.operations.written import note_written
 
@@ -74,20 +74,23 @@ def measure(endpoints: Iterable[Endpoint]) -> None:
         return observation.measure(endpoint_id, branches[endpoint_id])
 
     for endpoint, found in look_at_each(looked_at, look, at="size"):
-        meter = endpoint.branch.meter
-        # Most running branches are not written to, so most cost no query.
-        if (meter.written_data, meter.written_position) != (
-            found.written.data,
-            found.written.position,
-        ):
-            note_written(endpoint.branch_id, found.written)
-        sizes = {"logical_size": found.logical_size, "auxiliary_size": found.auxiliary_size}
-        if all(getattr(endpoint.branch, name) == size for name, size in sizes.items()):
-            continue
-        if endpoint.project.account.branch_size_limit is None:
-            Branch.objects.filter(id=endpoint.branch_id).update(**sizes)
-        else:
-            _hold_to_limit(endpoint, sizes)
+        meter, written = endpoint.branch.meter, found.written
+        with apart(endpoint.branch_id):
+            # First: a position that cannot be noted must not hide the size.
+            _note_sizes(endpoint, found)
+            # Most running branches are not written to, so most cost no query.
+            if (meter.written_data, meter.written_position) != (written.data, written.position):
+                note_written(endpoint.branch_id, written)
+
+
+def _note_sizes(endpoint: Endpoint, found: observation.Measures) -> None:
+    sizes = {"logical_size": found.logical_size, "auxiliary_size": found.auxiliary_size}
+    if all(getattr(endpoint.branch, name) == size for name, size in sizes.items()):
+        return
+    if endpoint.project.account.branch_size_limit is None:
+        Branch.objects.filter(id=endpoint.branch_id).update(**sizes)
+    else:
+        _hold_to_limit(endpoint, sizes)
 
 
 def _hold_to_limit(endpoint: Endpoint, sizes: Mapping[str, int]) -> None:
@@ -98,7 +101,7 @@ def _hold_to_limit(endpoint: Endpoint, sizes: Mapping[str, int]) -> None:
     the sizes that are stored.
     """
     project_id = endpoint.project_id
-    with left_if_busy(project_id), locked_project(project_id) as project:
+    with apart(project_id), locked_project(project_id) as project:
         still = _active_endpoints(project.host).filter(id=endpoint.id).first()
         under_way = any(row.endpoint_id == endpoint.id for row in unfinished(project.id))
         if still is None or still.branch_id != endpoint.branch_id or under_way:

@@ -6,7 +6,7 @@ from controlplane.events.changes import snapshot_expired
 from controlplane.events.recording import record
 from controlplane.models import Action, Host, Operation, Project, RequestKind, Snapshot
 from controlplane.operations.engine.scheduling import Step, schedule
-from controlplane.operations.locks import left_if_busy, locked_project
+from controlplane.operations.locks import apart, locked_project
 
 # The most snapshots that one round handles; the next round continues.
 BATCH_SIZE = 50
@@ -25,7 +25,7 @@ def expire_snapshots(host: Host) -> None:
         expires_at__lte=clock.now(), project__host=host, project__deleted_at=None
     )
     for snapshot_id, project_id in due.values_list("id", "project_id")[:BATCH_SIZE]:
-        with left_if_busy(project_id), acting_as(EXPIRY), locked_project(project_id) as project:
+        with apart(project_id), acting_as(EXPIRY), locked_project(project_id) as project:
             # It may have been deleted or given more time meanwhile, or its project deleted.
             found = due.select_related("data_branch").filter(id=snapshot_id).first()
             if found is not None:

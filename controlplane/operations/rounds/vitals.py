@@ -50,10 +50,15 @@ class Rounds:
         record = self._records[name]
         record.interval, record.ended = interval, time.monotonic()
 
-    def end(self, name: str, *, error: BaseException | None = None) -> None:
+    def end(
+        self, name: str, *, error: Exception | None = None, failures: Sequence[Exception] = ()
+    ) -> None:
+        """Note the end: by an error, or with failures for some of those that it was for."""
         record = self._records[name]
         record.ended = time.monotonic()
         record.error = type(error).__name__ if error else None
+        if failures:
+            record.error = f"{type(failures[0]).__name__}, for {len(failures)}; the log names them"
 
     def problems(self) -> list[Problem]:
         found = []

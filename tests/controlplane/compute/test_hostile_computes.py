@@ -11,14 +11,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from controlplane import clock
 from controlplane.compute import compute, observation, pooler, workshop
-from controlplane.compute.catalog.reading import Wanted, read_catalog, read_mark
+from controlplane.compute.catalog.reading import Wanted, is_verifier, read_catalog, read_mark
 from controlplane.compute.host import door
 from controlplane.compute.host.filesystem import lock_branches, remove_tree
 from controlplane.compute.host.foreign_files import read_regular
@@ -30,8 +32,10 @@ from controlplane.operations.actions.words import MAX_LENGTH, without_paths
 from controlplane.operations.rounds import reconcile
 from tests.support.bare_postgres import BarePostgres
 from tests.support.hostile_compute import (
+    BOOL,
     INT8,
     TEXT,
+    TEXT_ARRAY,
     TIMESTAMP,
     TIMESTAMPTZ,
     Answer,
@@ -201,6 +205,19 @@ def test_a_socket_whose_name_has_a_line_break_is_not_counted_as_a_connection(
             assert door.connections_to(door.SOCKET).count(tmp_path) == 1
 
 
+def looked(*, last: bytes = b"2026-01-01 00:00:00+00", active: bytes = b"1") -> bytes:
+    """The answer to a look for activity."""
+    types = (TIMESTAMPTZ, BOOL, *(INT8,) * 5)
+    return rows((last, b"f", b"1", active, b"0", b"0", b"0"), types=types)
+
+
+def measured(branch_id: bytes, *, size: bytes = b"1", position: bytes = b"1") -> bytes:
+    """The answer to a measurement."""
+    where = b"/branches/" + branch_id + b"/data"
+    values = (size, b"5", b"0", b"{base/1}", where, position)
+    return rows(values, types=(INT8, INT8, INT8, TEXT_ARRAY, TEXT, INT8))
+
+
 class TestAnswers:
     """Answers of a process that listens in the directory of the endpoint ep-a."""
 
@@ -244,6 +261,64 @@ class TestAnswers:
                 with session.session(sockets, bound=2) as opened, pytest.raises(psycopg.Error):
                     read(opened)
             assert not observation.answers("ep-a")
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            looked(last=b"9999-12-31 23:59:59.9-15:59"),
+            looked(last=b"2100-01-01 00:00:00+00"),
+            looked(last=b"1999-12-31 23:59:59+00"),
+            looked(active=str(2**40).encode()),
+            looked(active=b"-1"),
+        ],
+    )
+    def test_a_time_or_a_count_that_cannot_be_is_no_activity(
+        self, sockets: Path, answer: bytes
+    ) -> None:
+        with (
+            hostile_compute(sockets, lambda: [answer]),
+            session.session(sockets) as opened,
+            pytest.raises(session.NotPostgres),
+        ):
+            observation._activity(opened)
+
+    def test_activity_in_the_future_is_activity_now(self, sockets: Path) -> None:
+        soon = (clock.now() + timedelta(hours=5)).isoformat(sep=" ")
+        answer = looked(last=soon.encode())
+        with hostile_compute(sockets, lambda: [answer]), session.session(sockets) as opened:
+            last, *_ = observation._activity(opened)
+        assert last is not None
+        assert last <= clock.now()
+
+    def test_a_text_that_is_longer_than_any_of_postgres_is_no_mark(self, sockets: Path) -> None:
+        answer = rows((b"a" * (1 << 20),), types=(TEXT,))
+        with (
+            hostile_compute(sockets, lambda: [answer]),
+            session.session(sockets) as opened,
+            pytest.raises(session.NotPostgres),
+        ):
+            read_mark(opened)
+        with pytest.raises(session.NotPostgres):
+            session.name_of(b"a" * 1000)
+        keys = f"${'A' * 43}=:{'A' * 43}="
+        assert is_verifier(f"SCRAM-SHA-256$4096:{'A' * 22}==" + keys)
+        assert not is_verifier(f"SCRAM-SHA-256$4096:{'A' * 10_000}" + keys)
+
+    @pytest.mark.parametrize("value", ["size", "position"])
+    def test_a_measure_that_cannot_be_is_none(self, sockets: Path, value: str) -> None:
+        answer = measured(b"br-a", **{value: str(2**60).encode()})
+        with hostile_compute(sockets, lambda: [answer]), pytest.raises(session.NotPostgres):
+            observation.measure("ep-a", "br-a")
+
+    def test_files_that_claim_to_be_larger_than_any_disk_are_bounded(
+        self, sockets: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(observation, "data_of", lambda branch_id: "1")
+        monkeypatch.setattr(observation, "size_on_disk", lambda *_, measured: 2**64)
+        monkeypatch.setattr(observation, "tree_size", lambda path: 2**64)
+        with hostile_compute(sockets, lambda: [measured(b"br-a", size=b"-5")]):
+            found = observation.measure("ep-a", "br-a")
+        assert (found.logical_size, found.auxiliary_size) == (0, session.MAX_INTEGER)
 
     def test_an_endless_answer_is_aborted(
         self, sockets: Path, monkeypatch: pytest.MonkeyPatch

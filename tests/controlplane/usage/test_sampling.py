@@ -23,6 +23,7 @@ from controlplane.models import (
     Project,
 )
 from controlplane.models.endpoint_metrics import COUNTERS, GAUGES
+from controlplane.operations.locks import noting_failures
 from controlplane.operations.rounds.looks import MAX_CONCURRENT_LOOKS, look_at_each
 from controlplane.usage import sampling
 from controlplane.usage.samples import Sample
@@ -243,3 +244,30 @@ def test_looks_give_their_connections_back() -> None:
     assert len(list(look_at_each([Endpoint(id="ep-1")], look, at="size"))) == 1
     # Django closes a connection, or gives it back to its pool, by letting go of it.
     assert [one.closed for one in used] == [True]
+
+
+def test_a_sample_that_cannot_be_stored_costs_no_other_its_own(
+    account: Account, host: Host
+) -> None:
+    for _ in range(3):
+        make_project(account, host)
+    endpoints = list(Endpoint.objects.select_related("branch", "project"))
+    counts = (2**40, 1, 2)
+    samples = [sample(connections_active=count) for count in counts]
+    with noting_failures() as failures:
+        note(list(zip(endpoints, samples, strict=True)), NOW)
+    assert len(failures) == 1
+    assert set(EndpointSample.objects.values_list("endpoint_id", flat=True)) == {
+        endpoint.id for endpoint in endpoints[1:]
+    }
+
+
+def test_counters_have_room_for_whatever_a_compute_says(endpoint: Endpoint, host: Host) -> None:
+    begin = clock.now().replace(minute=0, second=0, microsecond=0) - 5 * HOUR
+    for number in range(5):
+        for count in (0, 2**62):
+            note([(endpoint, sample(rows_read=count))], begin + number * MINUTE)
+    EndpointSample.objects.update(rows_read=2**63 - 1)
+    merge_samples(host)
+    merge_samples(host)
+    assert EndpointSample.objects.get().rows_read == 2**62

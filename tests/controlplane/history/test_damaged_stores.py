@@ -1,0 +1,95 @@
+"""What a store has that nobody with the key has written, or that was damaged there, costs what is
+in the damaged object, and not the restore of all others."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane import clock
+from controlplane.history.store import restoring
+from controlplane.history.store.fetching import Fetched
+from controlplane.history.store.layout import BranchList, pieces_in, write_list
+from controlplane.history.store.objects import Bandwidth, Store
+from controlplane.history.store.packing import Damaged, Keyring, WrongKey
+from controlplane.history.store.restoring import Restored, newest_rows
+from controlplane.history.store.signs import Sign
+from tests.support.object_store import file_store
+
+FOLDER = "regions/local/host"
+ROWS = [f"{FOLDER}/metadata/2026110{day}T000000.000000Z-0a" for day in (1, 2)]
+BRANCHES = ["br-bad", "br-good"]
+
+
+@pytest.fixture
+def store(tmp_path: Path, settings: Any) -> Store:
+    """A store with two copies of the rows, a sign and the list of a branch."""
+    settings.REGION = "local"
+    made = file_store(tmp_path / "store")
+    for name in ROWS:
+        made.put(name, b"rows")
+    write_list(made, f"{FOLDER}/branches/br-unknown", BranchList("br-unknown"))
+    return made
+
+
+def damage(tmp_path: Path, name: str) -> None:
+    """Change a byte of the check of the key."""
+    (place,) = (tmp_path / "store").rglob(name.rpartition("/")[2])
+    content = bytearray(place.read_bytes())
+    content[40] ^= 1
+    place.write_bytes(content)
+
+
+def test_the_newest_rows_that_can_be_read_are_restored(store: Store, tmp_path: Path) -> None:
+    said: list[str] = []
+    assert newest_rows(store, None, said.append) == (FOLDER, ROWS[1])
+    damage(tmp_path, ROWS[1])
+    # Without the key, others can only write what is nobody's.
+    (tmp_path / "store" / FOLDER / "metadata" / "99991231T000000.000000Z-zz").write_text("x")
+    assert newest_rows(store, None, said.append) == (FOLDER, ROWS[0])
+    assert [words.partition(" ")[2] for words in said] == ["cannot be read"] * 2
+
+
+def test_damaged_rows_are_no_wrong_key(store: Store, tmp_path: Path) -> None:
+    for name in ROWS:
+        damage(tmp_path, name)
+    with pytest.raises(Damaged, match="none of the 2 copies of the rows"):
+        newest_rows(store, None, print)
+
+
+def test_a_key_that_reads_nothing_is_a_wrong_key(store: Store, tmp_path: Path) -> None:
+    other = Store(f"file://{tmp_path}/store", Keyring("another", bytes(16)), Bandwidth(None))
+    with pytest.raises(WrongKey, match="PERCH_HISTORY_KEY"):
+        newest_rows(other, None, print)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("error", [WrongKey, ValueError, OverflowError, Damaged])
+def test_a_damaged_branch_keeps_no_other_from_being_restored(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    at = clock.now()
+
+    @contextmanager
+    def fetched_branch(_: Store, folder: str, place: Path) -> Iterator[Fetched]:
+        if folder.endswith("br-bad"):
+            raise error("set another key")
+        yield Fetched(at)
+
+    monkeypatch.setattr(restoring, "ready_branches", lambda: BRANCHES)
+    monkeypatch.setattr(restoring, "fetched_branch", fetched_branch)
+    monkeypatch.setattr(restoring, "create_branch", lambda *_: None)
+    restored = Restored(at, Sign(at))
+    restoring._restore_branches(store, FOLDER, restored, tmp_path, print)
+    assert restored.branches == {"br-good": at}
+    assert list(restored.missing) == ["br-bad", "br-unknown"]
+    # Another key would not help.
+    assert error is not WrongKey or "key" not in restored.missing["br-bad"]
+
+
+def test_what_is_no_piece_of_the_log_is_left_out() -> None:
+    good = f"a/log/{0:016X}-{5:016X}-0a1b"
+    (piece,) = pieces_in(["a/log/junk", good, "a/log/zz-yy-xx", "a/log/1-2-3", "a/log/--"])
+    assert (piece.name, piece.start, piece.end) == (good, 0, 5)
