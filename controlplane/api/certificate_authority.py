@@ -5,7 +5,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
 from controlplane.api.http.errors import error_response
-from controlplane.services.regions import certificate_authorities
+from controlplane.services.hosts import certificate_authorities
 
 _NONE = (
     "no host has a certificate authority of its own: the operator provides the certificates, "

@@ -8,7 +8,7 @@ from ninja import Field, Schema
 from controlplane.actors import ActorType
 from controlplane.api.http.fields import UUID, Stated, Text, ids_like, one_of, several
 from controlplane.api.responses.shared import Cursor
-from controlplane.services.event_filters import (
+from controlplane.services.monitoring.events import (
     TYPES,
     EventFilter,
     actors_named,

@@ -11,7 +11,7 @@ from controlplane.api.event_streams import open_stream
 from controlplane.api.http.auth import AuthenticatedRequest
 from controlplane.api.http.routing import Router
 from controlplane.events.shape import as_json
-from controlplane.services import events, marks
+from controlplane.services.monitoring import dashboard, events
 
 router = Router(tags=["events"])
 
@@ -74,7 +74,11 @@ def get_account_mark(request: AuthenticatedRequest) -> dict[str, str]:
     account again only when it has changed. With a key that is limited to a project, it is the
     project's mark."""
     own = request.api_key.project_id
-    mark = marks.mark_of_project(request.auth, own) if own else marks.mark_of_account(request.auth)
+    mark = (
+        dashboard.mark_of_project(request.auth, own)
+        if own
+        else dashboard.mark_of_account(request.auth)
+    )
     return {"mark": mark}
 
 
@@ -82,7 +86,7 @@ def get_account_mark(request: AuthenticatedRequest) -> dict[str, str]:
 def get_project_mark(request: AuthenticatedRequest, project_id: str) -> dict[str, str]:
     """Returns a text that changes with every event of the project, and with each step of its
     unfinished operations. A client that polls reads the project again only when it has changed."""
-    return {"mark": marks.mark_of_project(request.auth, project_id)}
+    return {"mark": dashboard.mark_of_project(request.auth, project_id)}
 
 
 def _answer(

@@ -9,7 +9,7 @@ from typing import TypeVar
 from django.db import Error, close_old_connections
 from django.http import HttpRequest, JsonResponse
 
-from controlplane.services.health import Health, ask_database, examine
+from controlplane.services.monitoring.health import Health, ask_database, examine
 
 Answer = TypeVar("Answer")
 

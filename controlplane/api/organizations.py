@@ -19,7 +19,7 @@ from controlplane.api.responses.organizations import (
 )
 from controlplane.models import Account, ApiKey
 from controlplane.services.errors import NotFound
-from controlplane.services.organizations import check_organization
+from controlplane.services.projects import check_organization
 
 router = Router(tags=["organizations"])
 

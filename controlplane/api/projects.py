@@ -21,8 +21,9 @@ from controlplane.api.responses.projects import (
     RecoveredProject,
 )
 from controlplane.api.responses.shared import UNLIMITED, as_limit
-from controlplane.services import connections, project_changes, project_states, projects, recovery
+from controlplane.services import connections, project_changes, projects
 from controlplane.services.connections import Connection, connection_to
+from controlplane.services.monitoring import dashboard
 from controlplane.services.rules.placement import largest_endpoint
 from controlplane.services.rules.project_settings import MAX_ALLOWED_IPS
 
@@ -90,7 +91,7 @@ def create_project(
     "unfinished operations. Projects without either are left out.",
 )
 def list_project_states(request: AuthenticatedRequest) -> dict[str, Any]:
-    return {"projects": project_states.list_project_states(request.auth)}
+    return {"projects": dashboard.list_project_states(request.auth)}
 
 
 @router.get("/projects/{project_id}", response=OneProject, exclude_none=True)
@@ -150,7 +151,7 @@ def delete_project(request: AuthenticatedRequest, project_id: str) -> dict[str, 
     "idle.",
 )
 def recover_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
-    project, branches = recovery.recover_project(request.auth, project_id)
+    project, branches = project_changes.recover_project(request.auth, project_id)
     return {"project": project, "branches": branches}
 
 

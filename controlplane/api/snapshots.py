@@ -18,7 +18,7 @@ from controlplane.api.requests.snapshots import (
 from controlplane.api.responses.branches import BranchAndOperations
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.api.responses.snapshots import OneSnapshot, SnapshotAndOperations, Snapshots
-from controlplane.services import finalizing, snapshots
+from controlplane.services import restoring, snapshots
 from controlplane.services.snapshots import SnapshotRestore
 
 router = Router(tags=["snapshots"])
@@ -123,7 +123,7 @@ def finalize_restore_branch(
     branch_id: str,
     body: Body[FinalizeRestore | None] = None,
 ) -> dict[str, Any]:
-    branch, operations = finalizing.finalize_restore(
+    branch, operations = restoring.finalize_restore(
         request.auth, project_id, branch_id, name=body.name if body else None
     )
     return {"branch": branch, "operations": operations}

@@ -5,7 +5,7 @@ from typing import Any
 from controlplane.api.http.auth import AuthenticatedRequest
 from controlplane.api.http.routing import Router
 from controlplane.api.responses.operations import OperationsOut
-from controlplane.services import steering
+from controlplane.services import operations
 
 router = Router(tags=["operations"])
 
@@ -41,7 +41,7 @@ something else since.
 def cancel_project_operation(
     request: AuthenticatedRequest, project_id: str, operation_id: str
 ) -> dict[str, Any]:
-    return {"operations": steering.cancel_operation(request.auth, project_id, operation_id)}
+    return {"operations": operations.cancel_operation(request.auth, project_id, operation_id)}
 
 
 @router.post(
@@ -54,7 +54,7 @@ def cancel_project_operation(
 def retry_project_operation(
     request: AuthenticatedRequest, project_id: str, operation_id: str
 ) -> tuple[int, dict[str, Any]]:
-    return 201, {"operations": steering.retry_operation(request.auth, project_id, operation_id)}
+    return 201, {"operations": operations.retry_operation(request.auth, project_id, operation_id)}
 
 
 @router.post(
@@ -67,7 +67,7 @@ def retry_project_operation(
 def cancel_project_chain(
     request: AuthenticatedRequest, project_id: str, chain_id: str
 ) -> dict[str, Any]:
-    return {"operations": steering.cancel_chain(request.auth, project_id, chain_id)}
+    return {"operations": operations.cancel_chain(request.auth, project_id, chain_id)}
 
 
 @router.post(
@@ -80,4 +80,4 @@ def cancel_project_chain(
 def retry_project_chain(
     request: AuthenticatedRequest, project_id: str, chain_id: str
 ) -> tuple[int, dict[str, Any]]:
-    return 201, {"operations": steering.retry_chain(request.auth, project_id, chain_id)}
+    return 201, {"operations": operations.retry_chain(request.auth, project_id, chain_id)}

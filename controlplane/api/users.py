@@ -12,8 +12,8 @@ from controlplane.api.http.routing import Router
 from controlplane.api.responses.organizations import AuthDetails, CurrentUser, Regions, email_of
 from controlplane.api.responses.shared import UNLIMITED, as_limit, subscription_type
 from controlplane.models.consumed import period_of
-from controlplane.services import regions
-from controlplane.services.organizations import check_organization
+from controlplane.services import hosts
+from controlplane.services.projects import check_organization
 from controlplane.services.rules.placement import default_pg_version, pg_versions
 
 router = Router(tags=["users"])
@@ -65,7 +65,7 @@ def get_active_regions(request: AuthenticatedRequest, query: Query[RegionsQuery]
     """Lists the regions in which projects can be created. Their geographic position is not known,
     so `geo_lat` and `geo_long` are empty."""
     check_organization(request.auth, query.org_id)
-    found = regions.list_regions()
+    found = hosts.list_regions()
     return {
         "regions": [
             {

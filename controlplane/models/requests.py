@@ -8,7 +8,7 @@ from controlplane.models.account import ApiKey
 
 
 class IdempotentRequest(models.Model):
-    """A request with an `Idempotency-Key`, and its answer; see `services.idempotency`.
+    """A request with an `Idempotency-Key`, and its answer; see `services.rules.idempotency`.
 
     Written in the transaction of the change itself, so the change and the answer are stored
     together or not at all.

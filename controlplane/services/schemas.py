@@ -37,8 +37,8 @@ from controlplane.services.branches import find_branch
 from controlplane.services.catalog import find_database
 from controlplane.services.endpoints import find_endpoint
 from controlplane.services.errors import Locked, Unprocessable
-from controlplane.services.history import PRESENT, MomentSpec, PastMoment
 from controlplane.services.projects import find_project
+from controlplane.services.rules.history import PRESENT, MomentSpec, PastMoment
 
 LATE_PAST = (
     "the moment was not recovered in time, as too much log is to be replayed or the host is busy: "

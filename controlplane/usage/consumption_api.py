@@ -6,7 +6,7 @@ from ninja import Query
 
 from controlplane.api.http.auth import AuthenticatedRequest
 from controlplane.api.http.routing import Router
-from controlplane.services.organizations import check_organization
+from controlplane.services.projects import check_organization
 from controlplane.usage import consumption
 from controlplane.usage.consumption_requests import (
     AccountHistoryQuery,

@@ -3,7 +3,7 @@
 That happens within QUOTA_INTERVAL seconds after the use is known. Times are known immediately.
 Sizes and written bytes are measured in the same round. Proxies report the bytes that they sent
 every few seconds. A suspended endpoint stays suspended: requests to start it are refused
-(`services.rules.quotas`).
+(`services.rules.plan_limits`).
 """
 
 import logging

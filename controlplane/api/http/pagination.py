@@ -12,7 +12,7 @@ from controlplane.api.http.unsupported import NotOffered
 from controlplane.models import Action, OperationStatus
 from controlplane.models.operation_pages import OperationFilter
 from controlplane.services.branch_pages import MAX_LIMIT, BranchFilters, SortBy, SortOrder
-from controlplane.services.operation_filters import MAX_IDS, filter_of
+from controlplane.services.operations import MAX_IDS, filter_of
 
 NO_RECOVERY = "a deleted branch cannot be recovered; take a snapshot before you delete one"
 ORG_ID_DESCRIPTION = "The caller's organization; any other is answered 404."

@@ -10,9 +10,9 @@ from controlplane.api.http.unsupported import NotOffered
 from controlplane.api.requests.endpoints import NewBranchEndpoint
 from controlplane.services.branches import BranchChanges as Changes
 from controlplane.services.branches import BranchSpec
-from controlplane.services.history import MomentSpec
 from controlplane.services.restoring import RestoreSpec
 from controlplane.services.rules.branch_expiry import Expiry
+from controlplane.services.rules.history import MomentSpec
 
 OF_PARENT = ("parent_timestamp", "parent_lsn")
 OF_SOURCE = ("source_timestamp", "source_lsn")

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from controlplane.api.http.attributes import Attributes
 from controlplane.api.http.fields import Name, PointInTime, Text
 from controlplane.api.requests.schemas import MomentQuery, NamesMoment
-from controlplane.services.history import MomentSpec
+from controlplane.services.rules.history import MomentSpec
 from controlplane.services.snapshots import SnapshotChanges, SnapshotRestore, SnapshotSpec
 
 EXPIRES_AT = (

@@ -12,7 +12,7 @@ from controlplane.api.responses.connections import ConnectionDetails
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.models import Branch
-from controlplane.services.history import lsn_text
+from controlplane.services.rules.history import lsn_text
 
 # The state of a branch while the data of another branch replaces its own. It is not stored, but
 # derived from the branch's operations.

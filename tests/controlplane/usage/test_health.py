@@ -23,7 +23,7 @@ from controlplane.models import Account, Endpoint, Host, Operation
 from controlplane.operations.rounds import vitals
 from controlplane.operations.rounds.vitals import Rounds
 from controlplane.operations.under_way import registered
-from controlplane.services.health import examine
+from controlplane.services.monitoring.health import examine
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_host, make_project, make_webhook
 from tests.support.processes import SIGNS, held_still
