@@ -11,7 +11,7 @@ from django.db.models import Min
 from controlplane import clock
 from controlplane.events.types import EventType
 from controlplane.models import Account, Endpoint, EndpointState, Event, LastSample
-from controlplane.models.endpoint_metrics import FIELDS, GAUGES, MERGED
+from controlplane.models.usage import FIELDS, GAUGES, MERGED
 from controlplane.services.endpoints import ENDPOINTS, own_endpoint
 from controlplane.services.errors import Invalid, Unprocessable
 from controlplane.services.projects import find_project

@@ -11,7 +11,7 @@ from django.db import connection, transaction
 
 from controlplane import clock
 from controlplane.models import Endpoint, EndpointSample, Host, LastSample
-from controlplane.models.endpoint_metrics import COLUMNS, COUNTERS, FIELDS, GAUGES, MERGED
+from controlplane.models.usage import COLUMNS, COUNTERS, FIELDS, GAUGES, MERGED
 from controlplane.usage.samples import Sample, forget_postmaster
 
 # Seconds of a row: of a new sample, and after MINUTE_RETENTION.

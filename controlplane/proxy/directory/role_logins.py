@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from controlplane import clock
 from controlplane.compute.catalog.reading import is_placeholder, is_verifier, placeholder_of
 from controlplane.models.connecting import RouteRow
-from controlplane.models.reserved_names import is_reserved_role
+from controlplane.models.names import is_reserved_role
 
 
 @dataclass(frozen=True, slots=True)
