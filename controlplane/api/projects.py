@@ -5,12 +5,11 @@ from typing import Any
 
 from ninja import Query
 
-from controlplane.api.http.auth import AuthenticatedRequest
-from controlplane.api.http.key_limits import check_passwords
+from controlplane.api.http.auth import AuthenticatedRequest, check_passwords
 from controlplane.api.http.pagination import ConnectionQuery, ProjectsQuery, SharedProjectsQuery
 from controlplane.api.http.routing import Router
 from controlplane.api.requests.projects import CreateProject, UpdateProject
-from controlplane.api.responses.connections import ConnectionUri
+from controlplane.api.responses.catalog import ConnectionUri
 from controlplane.api.responses.projects import (
     CreatedProject,
     OneProject,

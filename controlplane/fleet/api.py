@@ -8,10 +8,9 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_POST
 from pydantic import BaseModel, Field
 
-from controlplane.api.http.attributes import Attributes
 from controlplane.api.http.auth import AuthenticatedRequest
 from controlplane.api.http.errors import error_response
-from controlplane.api.http.fields import Text
+from controlplane.api.http.fields import Attributes, Text
 from controlplane.api.http.routing import Router
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.api.responses.status import LostHost, OneHost

@@ -8,17 +8,15 @@ from controlplane.api.http.auth import AuthenticatedRequest
 from controlplane.api.http.routing import Router
 from controlplane.services.projects import check_organization
 from controlplane.usage import consumption
-from controlplane.usage.consumption_requests import (
-    AccountHistoryQuery,
-    ProjectsConsumptionQuery,
-    ProjectsHistoryQuery,
-    ProjectsMetricsQuery,
-)
-from controlplane.usage.consumption_responses import (
+from controlplane.usage.consumption_fields import (
     AccountHistory,
+    AccountHistoryQuery,
     ProjectsConsumption,
+    ProjectsConsumptionQuery,
     ProjectsHistory,
+    ProjectsHistoryQuery,
     ProjectsMetrics,
+    ProjectsMetricsQuery,
     as_periods,
     projects_consumption,
     projects_page,

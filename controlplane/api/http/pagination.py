@@ -8,13 +8,12 @@ from pydantic import BeforeValidator
 
 from controlplane.actors import ActorType
 from controlplane.api.http.fields import UUID, Stated, Text, ids_like, one_of
-from controlplane.api.http.unsupported import NotOffered
+from controlplane.api.http.not_offered import NO_RECOVERY, NotOffered
 from controlplane.models import Action, OperationStatus
 from controlplane.models.operation_pages import OperationFilter
 from controlplane.services.branch_pages import MAX_LIMIT, BranchFilters, SortBy, SortOrder
 from controlplane.services.operations import MAX_IDS, filter_of
 
-NO_RECOVERY = "a deleted branch cannot be recovered; take a snapshot before you delete one"
 ORG_ID_DESCRIPTION = "The caller's organization; any other is answered 404."
 
 

@@ -4,9 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from controlplane.api.http.attributes import Attributes
-from controlplane.api.http.fields import WHOLE, Name, Notes, PointInTime, Text
-from controlplane.api.http.unsupported import NotOffered
+from controlplane.api.http.fields import WHOLE, Attributes, Name, Notes, PointInTime, Text
+from controlplane.api.http.not_offered import NotOffered
 from controlplane.api.requests.endpoints import NewBranchEndpoint
 from controlplane.services.branches import BranchChanges as Changes
 from controlplane.services.branches import BranchSpec

@@ -5,8 +5,7 @@ from typing import Literal
 from ninja import Field, Schema
 from pydantic import BaseModel
 
-from controlplane.api.http.attributes import Attributes
-from controlplane.api.http.fields import PointInTime, Text
+from controlplane.api.http.fields import Attributes, PointInTime, Text
 from controlplane.services.rules.history import MomentSpec
 
 AT = "A past moment of the branch: RFC 3339, with a time zone"

@@ -7,8 +7,7 @@ from typing import Literal, Self
 from ninja import Schema
 
 from controlplane.api.http.fields import NamedMoment, Timestamp
-from controlplane.api.responses.catalog import DatabaseOut, RoleOut
-from controlplane.api.responses.connections import ConnectionDetails
+from controlplane.api.responses.catalog import ConnectionDetails, DatabaseOut, RoleOut
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.models import Branch

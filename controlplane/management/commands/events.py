@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from controlplane.events.shape import as_json
+from controlplane.events.recording import as_json
 from controlplane.models import Account, Event
 from controlplane.running.service_command import ServiceCommand
 from controlplane.services.errors import Invalid

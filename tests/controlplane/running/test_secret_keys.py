@@ -10,8 +10,12 @@ from django.test import Client as DjangoClient
 
 from controlplane import encryption
 from controlplane.database.key_locks import LOCK_CLASS, hold_present_key
-from controlplane.database.key_rotation import RotationRefused, rotate
-from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
+from controlplane.database.secret_keys import (
+    OtherSecretKey,
+    RotationRefused,
+    refuse_other_key,
+    rotate,
+)
 from controlplane.database.version import conninfo
 from controlplane.environment import envsecret
 from controlplane.history.store.objects import configured_store

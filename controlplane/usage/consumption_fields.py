@@ -1,17 +1,146 @@
-"""The response fields of consumption."""
+"""The query parameters and response fields of consumption."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from ninja import Field, Schema
+from pydantic import AfterValidator
 
 from controlplane import clock
-from controlplane.api.http.fields import Timestamp
+from controlplane.api.http.fields import PointInTime, Stated, Text, Timestamp, several
 from controlplane.api.responses.shared import Cursor, subscription_type
 from controlplane.models import Account, Consumed
 from controlplane.usage.consumption import Period, ProjectHistory, ProjectPeriod, Timeframe
+
+MAX_PROJECTS = 100
+# Storage is in bytes times hours. Some metrics are always 0: this server has no private network and
+# no plan that charges for extra branches, and counts the storage of snapshots as that of their
+# hidden branches.
+METRICS: Mapping[str, Callable[[Consumed], float]] = {
+    "compute_unit_seconds": lambda used: used.compute_seconds,
+    "root_branch_bytes_month": lambda used: used.root_byte_hours,
+    "child_branch_bytes_month": lambda used: used.child_byte_hours,
+    "instant_restore_bytes_month": lambda used: used.history_byte_hours,
+    "public_network_transfer_bytes": lambda used: used.transferred_bytes,
+    "private_network_transfer_bytes": lambda used: 0,
+    "extra_branches_month": lambda used: 0,
+    "snapshot_storage_bytes_month": lambda used: 0,
+}
+# Of the first version. The latter are only returned if a request asks for them.
+TOTALS = (
+    *("active_time_seconds", "compute_time_seconds", "written_data_bytes"),
+    "synthetic_storage_size_bytes",
+)
+MORE_TOTALS = ("data_storage_bytes_hour", "logical_size_bytes", "logical_size_bytes_hour")
+
+
+def _separated(values: list[str]) -> list[str]:
+    """Split the values at commas. A list may be sent as one value with commas, as several values,
+    or both. Raises ValueError for too many."""
+    parts = [part for value in values for part in value.split(",") if part]
+    if len(parts) > MAX_PROJECTS:
+        raise ValueError(f"at most {MAX_PROJECTS} are allowed")
+    return parts
+
+
+def _some_of(names: Sequence[str]) -> Callable[[list[str]], list[str]]:
+    def known(values: list[str]) -> list[str]:
+        if not values:
+            raise ValueError(f"at least one is needed, of {', '.join(names)}")
+        for value in values:
+            if value not in names:
+                raise ValueError(f'no such metric: "{value}"; use {", ".join(names)}')
+        return list(dict.fromkeys(values))
+
+    return known
+
+
+Several = Annotated[list[Text], AfterValidator(_separated), Stated(maxItems=MAX_PROJECTS)]
+Metrics = Annotated[
+    list[Annotated[Text, Stated(pattern=f"^{several(METRICS)}$")]],
+    AfterValidator(_separated),
+    AfterValidator(_some_of(tuple(METRICS))),
+    Stated(minItems=1, maxItems=MAX_PROJECTS),
+]
+Totals = Annotated[
+    list[Annotated[Text, Stated(pattern=f"^{several((*TOTALS, *MORE_TOTALS))}$")]],
+    AfterValidator(_separated),
+    AfterValidator(_some_of((*TOTALS, *MORE_TOTALS))),
+    Stated(minItems=1, maxItems=MAX_PROJECTS),
+]
+
+
+class ProjectsConsumptionQuery(Schema):
+    cursor: Text | None = Field(None, description="The cursor of the previous page.")
+    limit: int = Field(10, ge=1, le=1000, description="The maximum number of projects.")
+    since: PointInTime | None = Field(
+        None, alias="from", description="A time in the first consumption period; by default now."
+    )
+    until: PointInTime | None = Field(
+        None, alias="to", description="A time in the last consumption period; by default now."
+    )
+
+
+class HistoryQuery(Schema):
+    since: PointInTime = Field(
+        alias="from", description="The beginning, rounded down to the granularity."
+    )
+    until: PointInTime = Field(alias="to", description="The end, rounded up to the granularity.")
+    granularity: Literal["hourly", "daily", "monthly"] = Field(
+        description="`hourly` reaches back 168 hours, `daily` 60 days and `monthly` a year."
+    )
+    org_id: Text | None = Field(None, description="The account's organization.")
+
+    def as_arguments(self) -> dict[str, Any]:
+        """The query as the keyword arguments of `usage.consumption`."""
+        return {
+            "since": self.since,
+            "until": self.until,
+            "granularity": self.granularity,
+        }
+
+
+class AccountHistoryQuery(HistoryQuery):
+    include_v1_metrics: bool = Field(
+        False, description="Whether to include `data_storage_bytes_hour` and `logical_size_bytes*`."
+    )
+    metrics: Totals = Field(
+        default_factory=list,
+        description=f"Separated by commas or repeated: which of {', '.join(MORE_TOTALS)} to "
+        f"include beside {', '.join(TOTALS)}; `include_v1_metrics` is then ignored.",
+    )
+
+    @property
+    def more_totals(self) -> Sequence[str]:
+        """Those of MORE_TOTALS that are to be returned."""
+        if self.metrics:
+            return [name for name in MORE_TOTALS if name in self.metrics]
+        return MORE_TOTALS if self.include_v1_metrics else ()
+
+
+class ProjectsPageQuery(HistoryQuery):
+    cursor: Text | None = Field(None, description="The cursor of the previous page.")
+    limit: int = Field(10, ge=1, le=100, description="The maximum number of projects.")
+    project_ids: Several = Field(
+        default_factory=list,
+        description=f"At most {MAX_PROJECTS}, separated by commas or repeated; by default all.",
+    )
+
+    def as_arguments(self) -> dict[str, Any]:
+        page = {"after": self.cursor, "limit": self.limit, "only": self.project_ids}
+        return {**super().as_arguments(), **page}
+
+
+class ProjectsHistoryQuery(ProjectsPageQuery, AccountHistoryQuery):
+    pass
+
+
+class ProjectsMetricsQuery(ProjectsPageQuery):
+    metrics: Metrics = Field(
+        description="Separated by commas or repeated: " + ", ".join(METRICS) + "."
+    )
 
 
 class ProjectConsumption(Schema):
@@ -102,19 +231,6 @@ class ProjectsMetrics(Schema):
     pagination: Cursor | None = None
 
 
-# Storage is in bytes times hours. Some metrics are always 0: this server has no private network and
-# no plan that charges for extra branches, and counts the storage of snapshots as that of their
-# hidden branches.
-METRICS: Mapping[str, Callable[[Consumed], float]] = {
-    "compute_unit_seconds": lambda used: used.compute_seconds,
-    "root_branch_bytes_month": lambda used: used.root_byte_hours,
-    "child_branch_bytes_month": lambda used: used.child_byte_hours,
-    "instant_restore_bytes_month": lambda used: used.history_byte_hours,
-    "public_network_transfer_bytes": lambda used: used.transferred_bytes,
-    "private_network_transfer_bytes": lambda used: 0,
-    "extra_branches_month": lambda used: 0,
-    "snapshot_storage_bytes_month": lambda used: 0,
-}
 Framed = Callable[[Timeframe], dict[str, Any]]
 
 
