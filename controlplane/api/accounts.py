@@ -175,9 +175,7 @@ def create_account_api_key(
 
 
 @router.delete(
-    f"{ACCOUNT}/api_keys/{{key_id}}",
-    response=RevokedApiKey,
-    summary="Revoke one of its API keys",
+    f"{ACCOUNT}/api_keys/{{key_id}}", response=RevokedApiKey, summary="Revoke one of its API keys"
 )
 def revoke_account_api_key(request: AuthenticatedRequest, account_id: int, key_id: int) -> ApiKey:
     """Revokes an API key of any account, as `DELETE /api_keys/{key_id}` does."""

@@ -23,7 +23,7 @@ ROLES = "/projects/{project_id}/branches/{branch_id}/roles"
 ROLE = ROLES + "/{role_name}"
 
 
-@roles.get(ROLES, response=Roles, exclude_none=True)
+@roles.get(ROLES, response=Roles)
 def list_project_branch_roles(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def list_project_branch_roles(
     return {"roles": catalog.list_roles(request.auth, project_id, branch_id)}
 
 
-@roles.post(ROLES, response={201: RoleAndOperations}, exclude_none=True)
+@roles.post(ROLES, response={201: RoleAndOperations})
 def create_project_branch_role(
     request: AuthenticatedRequest, project_id: str, branch_id: str, body: CreateRole
 ) -> tuple[int, dict[str, Any]]:
@@ -43,7 +43,7 @@ def create_project_branch_role(
     return 201, _with_password(*made)
 
 
-@roles.get(ROLE, response=OneRole, exclude_none=True)
+@roles.get(ROLE, response=OneRole)
 def get_project_branch_role(
     request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
 ) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def get_project_branch_role(
     return {"role": catalog.get_role(request.auth, project_id, branch_id, role_name)}
 
 
-@roles.delete(ROLE, response=RoleAndOperations, exclude_none=True)
+@roles.delete(ROLE, response=RoleAndOperations)
 def delete_project_branch_role(
     request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
 ) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def reveal_project_branch_role_password(
     return get_project_branch_role_password(request, project_id, branch_id, role_name)
 
 
-@roles.post(ROLE + "/reset_password", response=RoleAndOperations, exclude_none=True)
+@roles.post(ROLE + "/reset_password", response=RoleAndOperations)
 def reset_project_branch_role_password(
     request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
 ) -> dict[str, Any]:
@@ -98,7 +98,7 @@ DATABASES = "/projects/{project_id}/branches/{branch_id}/databases"
 DATABASE = DATABASES + "/{database_name}"
 
 
-@databases.get(DATABASES, response=Databases, exclude_none=True)
+@databases.get(DATABASES, response=Databases)
 def list_project_branch_databases(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def list_project_branch_databases(
     return {"databases": catalog.list_databases(request.auth, project_id, branch_id)}
 
 
-@databases.post(DATABASES, response={201: DatabaseAndOperations}, exclude_none=True)
+@databases.post(DATABASES, response={201: DatabaseAndOperations})
 def create_project_branch_database(
     request: AuthenticatedRequest, project_id: str, branch_id: str, body: CreateDatabase
 ) -> tuple[int, dict[str, Any]]:
@@ -120,7 +120,7 @@ def create_project_branch_database(
     )
 
 
-@databases.get(DATABASE, response=OneDatabase, exclude_none=True)
+@databases.get(DATABASE, response=OneDatabase)
 def get_project_branch_database(
     request: AuthenticatedRequest, project_id: str, branch_id: str, database_name: str
 ) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def get_project_branch_database(
     return {"database": found}
 
 
-@databases.patch(DATABASE, response=DatabaseAndOperations, exclude_none=True)
+@databases.patch(DATABASE, response=DatabaseAndOperations)
 def update_project_branch_database(
     request: AuthenticatedRequest,
     project_id: str,
@@ -151,7 +151,7 @@ def update_project_branch_database(
     )
 
 
-@databases.delete(DATABASE, response=DatabaseAndOperations, exclude_none=True)
+@databases.delete(DATABASE, response=DatabaseAndOperations)
 def delete_project_branch_database(
     request: AuthenticatedRequest, project_id: str, branch_id: str, database_name: str
 ) -> dict[str, Any]:

@@ -17,11 +17,13 @@ from controlplane.services import operations
 
 router = Router(tags=["operations"])
 
+OPERATION = "/projects/{project_id}/operations/{operation_id}"
+CHAIN = "/projects/{project_id}/chains/{chain_id}"
+
 
 @router.get(
     "/projects/{project_id}/operations",
     response=OperationsPage,
-    exclude_none=True,
     summary="List a project's operations",
     description="The newest first, in pages. Filters can be combined. An unknown value is "
     "refused, with the list of allowed values. Only the response for a single "
@@ -45,9 +47,8 @@ def list_project_operations(
 
 
 @router.get(
-    "/projects/{project_id}/operations/{operation_id}",
+    OPERATION,
     response=OneOperation,
-    exclude_none=True,
     summary="Get an operation with its steps",
     description="With `wait`, the response is sent when the operation has ended, or after that "
     "number of seconds. The operations of one request end one after the other, so to "
@@ -108,9 +109,8 @@ something else since.
 
 
 @router.post(
-    "/projects/{project_id}/operations/{operation_id}/cancel",
+    OPERATION + "/cancel",
     response=OperationsOut,
-    exclude_none=True,
     summary="Cancel an operation and those after it in its chain",
     description=CANCEL,
 )
@@ -121,9 +121,8 @@ def cancel_project_operation(
 
 
 @router.post(
-    "/projects/{project_id}/operations/{operation_id}/retry",
+    OPERATION + "/retry",
     response={201: OperationsOut},
-    exclude_none=True,
     summary="Retry a failed or cancelled operation",
     description=RETRY,
 )
@@ -134,9 +133,8 @@ def retry_project_operation(
 
 
 @router.post(
-    "/projects/{project_id}/chains/{chain_id}/cancel",
+    CHAIN + "/cancel",
     response=OperationsOut,
-    exclude_none=True,
     summary="Cancel the operations of a chain that can be cancelled",
     description=CANCEL,
 )
@@ -147,9 +145,8 @@ def cancel_project_chain(
 
 
 @router.post(
-    "/projects/{project_id}/chains/{chain_id}/retry",
+    CHAIN + "/retry",
     response={201: OperationsOut},
-    exclude_none=True,
     summary="Retry the failed and cancelled operations of a chain",
     description=RETRY,
 )

@@ -99,6 +99,8 @@ def get_active_regions(request: AuthenticatedRequest, query: Query[RegionsQuery]
 
 router = Router(tags=["organizations"])
 
+ORGANIZATION = "/organizations/{org_id}"
+
 
 @router.get(
     "/users/me/organizations", response=Organizations, summary="List the caller's organizations"
@@ -108,7 +110,7 @@ def get_current_user_organizations(request: AuthenticatedRequest) -> dict[str, A
     return {"organizations": [request.auth]}
 
 
-@router.get("/organizations/{org_id}", response=OrganizationOut, summary="Get an organization")
+@router.get(ORGANIZATION, response=OrganizationOut, summary="Get an organization")
 def get_organization(request: AuthenticatedRequest, org_id: str) -> Account:
     """Returns the organization of the caller's account. The organization of another account is
     answered with 404."""
@@ -116,7 +118,7 @@ def get_organization(request: AuthenticatedRequest, org_id: str) -> Account:
     return request.auth
 
 
-@router.get("/organizations/{org_id}/members", response=Members, summary="List its members")
+@router.get(ORGANIZATION + "/members", response=Members, summary="List its members")
 def get_organization_members(
     request: AuthenticatedRequest, org_id: str, query: Query[MembersQuery]
 ) -> dict[str, Any]:
@@ -125,7 +127,7 @@ def get_organization_members(
     return {"members": [] if query.cursor else members_of(request.auth)}
 
 
-@router.get("/organizations/{org_id}/members/{member_id}", response=Member, summary="Get a member")
+@router.get(ORGANIZATION + "/members/{member_id}", response=Member, summary="Get a member")
 def get_organization_member(
     request: AuthenticatedRequest, org_id: str, member_id: str
 ) -> dict[str, Any]:
@@ -137,9 +139,7 @@ def get_organization_member(
     return dict(only["member"])
 
 
-@router.get(
-    "/organizations/{org_id}/api_keys", response=list[ApiKeyOut], summary="List its API keys"
-)
+@router.get(ORGANIZATION + "/api_keys", response=list[ApiKeyOut], summary="List its API keys")
 def list_org_api_keys(request: AuthenticatedRequest, org_id: str) -> list[ApiKey]:
     """Returns the same list as `GET /api_keys`: the account's keys belong to its organization."""
     check_organization(request.auth, org_id)
@@ -147,7 +147,7 @@ def list_org_api_keys(request: AuthenticatedRequest, org_id: str) -> list[ApiKey
 
 
 @router.post(
-    "/organizations/{org_id}/api_keys", response=CreatedApiKey, summary="Create one of its API keys"
+    ORGANIZATION + "/api_keys", response=CreatedApiKey, summary="Create one of its API keys"
 )
 def create_org_api_key(
     request: AuthenticatedRequest, org_id: str, body: CreateApiKey
@@ -158,7 +158,7 @@ def create_org_api_key(
 
 
 @router.delete(
-    "/organizations/{org_id}/api_keys/{key_id}",
+    ORGANIZATION + "/api_keys/{key_id}",
     response=RevokedApiKey,
     summary="Revoke one of its API keys",
 )

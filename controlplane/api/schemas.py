@@ -32,7 +32,6 @@ ANSWER_TIMEOUT, LOGS_TIMEOUT = 60.0, 10.0
 @router.get(
     "/projects/{project_id}/branches/{branch_id}/schema",
     response=BranchSchema,
-    exclude_none=True,
     summary="Get a database's schema",
     description="The statements that create the schema (`sql`), or its tables (`json`). A "
     "suspended compute is started for the time that this takes. The branch does not "
@@ -86,7 +85,6 @@ def get_project_branch_schema_comparison(
 @router.get(
     "/projects/{project_id}/endpoints/{endpoint_id}/logs",
     response=EndpointLogs,
-    exclude_none=True,
     tags=["endpoints"],
     summary="List the last lines of an endpoint's logs",
     description="What the endpoint's Postgres and PgBouncer have logged on its branch, the oldest "
@@ -109,7 +107,6 @@ def list_project_endpoint_logs(
 @router.get(
     "/projects/{project_id}/endpoints/{endpoint_id}/sessions",
     response=EndpointSessions,
-    exclude_none=True,
     tags=["endpoints"],
     summary="List the sessions in an endpoint's compute",
     description="What keeps the endpoint active: its clients' sessions, with the last statement "

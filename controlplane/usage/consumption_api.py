@@ -35,7 +35,6 @@ PAGED = (
 @router.get(
     "/consumption/projects",
     response=ProjectsConsumption,
-    exclude_none=True,
     summary="Get each project's consumption by consumption period",
     description=PAGED,
 )
@@ -55,7 +54,6 @@ def list_projects_consumption(
 @router.get(
     "/consumption_history/account",
     response=AccountHistory,
-    exclude_none=True,
     summary="Get the account's consumption",
     description="The sum of all its projects, including deleted ones, the oldest period first.",
 )
@@ -71,7 +69,6 @@ def get_consumption_history_per_account(
 @router.get(
     "/consumption_history/projects",
     response=ProjectsHistory,
-    exclude_none=True,
     summary="Get each project's consumption",
     description=PAGED,
 )
@@ -87,7 +84,6 @@ def get_consumption_history_per_project(
 @router.get(
     "/consumption_history/v2/projects",
     response=ProjectsMetrics,
-    exclude_none=True,
     summary="Get metrics of each project's consumption",
     description=f"{PAGED} `…_bytes_month` are bytes multiplied by hours.",
 )
