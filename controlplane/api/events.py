@@ -11,6 +11,7 @@ from controlplane.actors import ActorType
 from controlplane.api.event_streams import open_stream
 from controlplane.api.http.auth import AuthenticatedRequest
 from controlplane.api.http.fields import UUID, Stated, Text, ids_like, one_of, several
+from controlplane.api.http.pagination import page_of
 from controlplane.api.http.routing import Router
 from controlplane.api.responses.shared import Cursor
 from controlplane.events.recording import as_json
@@ -204,9 +205,8 @@ def _answer(
     page = events.list_events(
         request.auth, project_id, event_filter, cursor=query.cursor, limit=query.limit
     )
-    answer: dict[str, Any] = {"events": [as_json(event) for event in page]}
-    if page:
-        answer["pagination"] = {"cursor": events.cursor_of(page[-1])}
+    answer = page_of("events", page, events.cursor_of)
+    answer["events"] = [as_json(event) for event in page]
     # `as_json` has already made what the client gets. So this response is not rendered by the
     # schema `EventsPage`, which only describes it in the API's document.
     return JsonResponse(answer)

@@ -8,7 +8,7 @@ from ninja import Query
 
 from controlplane.api.http.auth import AuthenticatedRequest
 from controlplane.api.http.listening import OPERATIONS, waiting_for
-from controlplane.api.http.pagination import OperationQuery, OperationsQuery
+from controlplane.api.http.pagination import OperationQuery, OperationsQuery, page_of
 from controlplane.api.http.request_limits import only_waiting
 from controlplane.api.http.routing import Router
 from controlplane.api.responses.operations import OneOperation, OperationsOut, OperationsPage
@@ -40,10 +40,7 @@ def list_project_operations(
         limit=query.limit,
         whole_chains=query.whole_chains,
     )
-    answer: dict[str, Any] = {"operations": page}
-    if page:
-        answer["pagination"] = {"cursor": operations.cursor_of(page[-1])}
-    return answer
+    return page_of("operations", page, operations.cursor_of)
 
 
 @router.get(

@@ -6,7 +6,12 @@ from typing import Any
 from ninja import Query
 
 from controlplane.api.http.auth import AuthenticatedRequest, check_passwords
-from controlplane.api.http.pagination import ConnectionQuery, ProjectsQuery, SharedProjectsQuery
+from controlplane.api.http.pagination import (
+    ConnectionQuery,
+    ProjectsQuery,
+    SharedProjectsQuery,
+    page_of,
+)
 from controlplane.api.http.routing import Router
 from controlplane.api.requests.projects import CreateProject, UpdateProject
 from controlplane.api.responses.catalog import ConnectionUri
@@ -45,10 +50,7 @@ def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) ->
         org_id=query.org_id,
         within=query.timeout / 1000 if query.timeout else None,
     )
-    answer: dict[str, Any] = {"projects": page}
-    if page:
-        answer["pagination"] = {"cursor": page[-1].id}
-    return answer
+    return page_of("projects", page, lambda last: last.id)
 
 
 @router.get("/projects/shared", response=ProjectsPage)

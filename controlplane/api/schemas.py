@@ -41,7 +41,7 @@ def get_project_branch_schema(
     request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[SchemaQuery]
 ) -> dict[str, Any]:
     def begin() -> list[SchemaReading]:
-        reading = schemas.begin_reading(
+        return schemas.begin_reading(
             request.auth,
             project_id,
             branch_id,
@@ -49,7 +49,6 @@ def get_project_branch_schema(
             wanted=query.format,
             moment=query.moment,
         )
-        return [reading]
 
     (answer,) = once_read(request, begin)
     if query.format == "json":
@@ -95,10 +94,8 @@ def list_project_endpoint_logs(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str, query: Query[LogsQuery]
 ) -> dict[str, Any]:
     def begin() -> list[SchemaReading]:
-        reading = schemas.begin_log_reading(
-            request.auth, project_id, endpoint_id, source=query.source or ""
-        )
-        return [reading]
+        source = query.source or ""
+        return schemas.begin_log_reading(request.auth, project_id, endpoint_id, source=source)
 
     (answer,) = once_read(request, begin, within=LOGS_TIMEOUT)
     return {"logs": schemas.logs_in(answer)[-query.limit :]}

@@ -128,7 +128,9 @@ def of_project(
     summary: str,
     operations: Iterable[Operation],
     changes: Changes | None = None,
+    **others: Any,
 ) -> Event:
+    """An event about a project. `others` are more arguments of `happened`."""
     return happened(
         kind,
         summary=summary,
@@ -136,6 +138,7 @@ def of_project(
         project=project,
         operations=operations,
         changes=changes,
+        **others,
     )
 
 
@@ -147,16 +150,8 @@ def of_operations(
     operations: Iterable[Operation],
 ) -> Event:
     """An event about the branch and endpoint of the operation `first`."""
-    return happened(
-        kind,
-        summary=summary,
-        account_id=project.account_id,
-        project=project,
-        branch=first.branch_id,
-        endpoint=first.endpoint_id,
-        operations=operations,
-        operation=fields_of(first),
-    )
+    place = {"branch": first.branch_id, "endpoint": first.endpoint_id}
+    return of_project(kind, project, summary, operations, operation=fields_of(first), **place)
 
 
 def fields_of(
@@ -181,15 +176,7 @@ def of_branch(
 ) -> Event:
     """An event about a branch, about something on it, or about a snapshot of it. `branch` may be
     the branch's id."""
-    return happened(
-        kind,
-        summary=summary,
-        account_id=project.account_id,
-        project=project,
-        branch=branch,
-        operations=operations,
-        changes=changes,
-    )
+    return of_project(kind, project, summary, operations, changes, branch=branch)
 
 
 def of_endpoint(
@@ -202,17 +189,8 @@ def of_endpoint(
     *,
     actor: Actor | None = None,
 ) -> Event:
-    return happened(
-        kind,
-        summary=summary,
-        account_id=project.account_id,
-        project=project,
-        branch=endpoint.branch_id,
-        endpoint=endpoint,
-        operations=operations,
-        changes=changes,
-        actor=actor,
-    )
+    place = {"branch": endpoint.branch_id, "endpoint": endpoint}
+    return of_project(kind, project, summary, operations, changes, actor=actor, **place)
 
 
 def as_json(event: Event) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator
 
 from controlplane import clock
 from controlplane.api.http.fields import PointInTime, Stated, Text, Timestamp, several
+from controlplane.api.http.pagination import page_of
 from controlplane.api.responses.shared import Cursor, subscription_type
 from controlplane.models import Account, Consumed
 from controlplane.usage.consumption import Period, ProjectHistory, ProjectPeriod, Timeframe
@@ -236,13 +237,9 @@ Framed = Callable[[Timeframe], dict[str, Any]]
 
 def projects_consumption(found: Sequence[ProjectPeriod]) -> dict[str, Any]:
     now = clock.now()
-    answer: dict[str, Any] = {
-        "projects": [_project_period(one, now) for one in found],
-        "periods_in_response": len({one.period_id for one in found}),
-    }
-    if found:
-        answer["pagination"] = {"cursor": found[-1].project_id}
-    return answer
+    rows = [_project_period(one, now) for one in found]
+    page = page_of("projects", rows, lambda last: last["project_id"])
+    return {**page, "periods_in_response": len({one.period_id for one in found})}
 
 
 def _project_period(one: ProjectPeriod, now: datetime) -> dict[str, Any]:
@@ -266,15 +263,11 @@ def _project_period(one: ProjectPeriod, now: datetime) -> dict[str, Any]:
 def projects_page(
     account: Account, projects: Sequence[ProjectHistory], framed: Framed
 ) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "projects": [
-            {"project_id": one.project_id, "periods": as_periods(account, one.periods, framed)}
-            for one in projects
-        ]
-    }
-    if projects:
-        answer["pagination"] = {"cursor": projects[-1].project_id}
-    return answer
+    rows = [
+        {"project_id": one.project_id, "periods": as_periods(account, one.periods, framed)}
+        for one in projects
+    ]
+    return page_of("projects", rows, lambda last: last["project_id"])
 
 
 def as_periods(account: Account, periods: Iterable[Period], framed: Framed) -> list[dict[str, Any]]:

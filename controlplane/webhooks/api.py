@@ -5,6 +5,7 @@ from typing import Any
 from ninja import Body, Query
 
 from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.pagination import page_of
 from controlplane.api.http.routing import Router
 from controlplane.models import Webhook
 from controlplane.webhooks import deliveries, subscriptions
@@ -40,15 +41,7 @@ DELIVERY = DELIVERIES + "/{delivery_id}"
 def create_webhook(
     request: AuthenticatedRequest, body: CreateWebhook
 ) -> tuple[int, dict[str, Any]]:
-    wanted = body.webhook
-    spec = WebhookSpec(
-        url=wanted.url,
-        event_types=wanted.event_types,
-        project_id=wanted.project_id,
-        description=wanted.description,
-        enabled=wanted.enabled,
-        secret=wanted.secret,
-    )
+    spec = WebhookSpec(**body.webhook.model_dump())
     return 201, _with_secret(*subscriptions.create_webhook(request.auth, spec))
 
 
@@ -75,14 +68,7 @@ def get_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, Any
 def update_webhook(
     request: AuthenticatedRequest, webhook_id: str, body: UpdateWebhook
 ) -> dict[str, Any]:
-    wanted = body.webhook
-    changes = WebhookChanges(
-        url=wanted.url,
-        event_types=wanted.event_types,
-        project_id=wanted.project_id,
-        description=wanted.description,
-        enabled=wanted.enabled,
-    )
+    changes = WebhookChanges(**body.webhook.model_dump())
     return {"webhook": subscriptions.update_webhook(request.auth, webhook_id, changes)}
 
 
@@ -128,10 +114,7 @@ def list_webhook_deliveries(
     page = deliveries.list_deliveries(
         request.auth, webhook_id, cursor=query.cursor, limit=query.limit, status=query.status
     )
-    answer: dict[str, Any] = {"deliveries": page}
-    if page:
-        answer["pagination"] = {"cursor": page[-1].public_id}
-    return answer
+    return page_of("deliveries", page, lambda last: last.public_id)
 
 
 @router.get(DELIVERY, response=OneDeliveryWithMessage, summary="Get a delivery, with its message")

@@ -19,6 +19,7 @@ from controlplane.api.responses.organizations import email_of
 from controlplane.api.responses.shared import (
     UNLIMITED_MEBIBYTES,
     Cursor,
+    FromConsumed,
     as_limit,
     subscription_type,
 )
@@ -74,7 +75,7 @@ class Owner(Schema):
     subscription_type: str
 
 
-class ProjectListItemOut(Schema):
+class ProjectListItemOut(FromConsumed):
     # Consumption fields count from the start of the current consumption period.
     id: str
     platform_id: str = "local"
@@ -127,10 +128,6 @@ class ProjectListItemOut(Schema):
         return int(project.consumed.active_seconds)
 
     @staticmethod
-    def resolve_cpu_used_sec(project: Project) -> int:
-        return int(project.consumed.compute_seconds)
-
-    @staticmethod
     def resolve_synthetic_storage_size(project: Project) -> int:
         return project.consumed.stored_bytes + project.consumed.history_bytes
 
@@ -172,22 +169,6 @@ class ProjectOut(ProjectListItemOut):
     @staticmethod
     def resolve_data_storage_bytes_hour(project: Project) -> int:
         return int(project.consumed.byte_hours)
-
-    @staticmethod
-    def resolve_data_transfer_bytes(project: Project) -> int:
-        return project.consumed.transferred_bytes
-
-    @staticmethod
-    def resolve_written_data_bytes(project: Project) -> int:
-        return project.consumed.written_bytes
-
-    @staticmethod
-    def resolve_compute_time_seconds(project: Project) -> int:
-        return int(project.consumed.compute_seconds)
-
-    @staticmethod
-    def resolve_active_time_seconds(project: Project) -> int:
-        return int(project.consumed.active_seconds)
 
     @staticmethod
     def resolve_consumption_period_start(project: Project) -> datetime:
