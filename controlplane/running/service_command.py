@@ -4,10 +4,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, OperationalError, connection
 
 from controlplane import clock
+from controlplane.models import Endpoint
 
 
 class ServiceCommand(BaseCommand):
@@ -36,6 +38,19 @@ class ServiceCommand(BaseCommand):
     def _say(self, text: str) -> None:
         self.stdout.write(text)
         self.stdout.flush()
+
+
+def endpoint_here(endpoint_id: str) -> Endpoint:
+    """The endpoint, with its project and branch. Raises CommandError if there is none, or if it is
+    on another host."""
+    found = Endpoint.objects.select_related("project__host", "branch")
+    endpoint = found.filter(id=endpoint_id, deleted_at=None, project__deleted_at=None).first()
+    if endpoint is None:
+        raise CommandError(f'unknown endpoint "{endpoint_id}"')
+    host = endpoint.project.host_id
+    if host != settings.HOST_NAME:
+        raise CommandError(f'the endpoint is on the host "{host}": run this there')
+    return endpoint
 
 
 FORCE_HELP = (
