@@ -150,8 +150,15 @@ def of_operations(
     operations: Iterable[Operation],
 ) -> Event:
     """An event about the branch and endpoint of the operation `first`."""
-    place = {"branch": first.branch_id, "endpoint": first.endpoint_id}
-    return of_project(kind, project, summary, operations, operation=fields_of(first), **place)
+    return of_project(
+        kind,
+        project,
+        summary,
+        operations,
+        branch=first.branch_id,
+        endpoint=first.endpoint_id,
+        operation=fields_of(first),
+    )
 
 
 def fields_of(
@@ -189,8 +196,16 @@ def of_endpoint(
     *,
     actor: Actor | None = None,
 ) -> Event:
-    place = {"branch": endpoint.branch_id, "endpoint": endpoint}
-    return of_project(kind, project, summary, operations, changes, actor=actor, **place)
+    return of_project(
+        kind,
+        project,
+        summary,
+        operations,
+        changes,
+        branch=endpoint.branch_id,
+        endpoint=endpoint,
+        actor=actor,
+    )
 
 
 def as_json(event: Event) -> dict[str, Any]:

@@ -263,7 +263,7 @@ def _project_period(one: ProjectPeriod, now: datetime) -> dict[str, Any]:
 def projects_page(
     account: Account, projects: Sequence[ProjectHistory], framed: Framed
 ) -> dict[str, Any]:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"project_id": one.project_id, "periods": as_periods(account, one.periods, framed)}
         for one in projects
     ]
