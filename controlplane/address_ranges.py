@@ -1,14 +1,19 @@
-"""Ranges of addresses that clients may connect from: `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/32`,
-or the first and the last address as `192.0.2.1-192.0.2.10`.
+"""Ranges of addresses. Any layer may import this module.
 
-Any layer may import this module: the API parses callers' input with it, and the proxy decides with
-it which clients may connect.
+Clients may connect from ranges that callers choose: `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/32`,
+or the first and the last address as `192.0.2.1-192.0.2.10`. The API parses them, and the proxy
+decides by them.
+
+Webhooks and computes reach only public addresses, not what only Perch's host can reach: the host's
+own services, its network and the cloud provider's metadata service. The tables of these are Perch's
+own, because Python's definition of a private address differs between its versions.
 """
 
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -62,3 +67,39 @@ def is_loopback(text: str) -> bool:
 
 def is_within(address: Address, ranges: Iterable[AddressRange]) -> bool:
     return any(address in one for one in ranges)
+
+
+# IANA's special-purpose registry, and other networks that are not public.
+NOT_PUBLIC_4 = [
+    IPv4Network(network)
+    for network in (
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # shared address space (carrier-grade NAT)
+        "127.0.0.0/8",  # loopback
+        "168.63.129.16/32",  # Azure's host services, though formally a public address
+        "169.254.0.0/16",  # link-local, including clouds' metadata services
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # protocol assignments
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # 6to4 relay anycast
+        "192.168.0.0/16",  # private
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, including broadcast
+    )
+]
+# IANA assigns public addresses only from this network. Loopback, link-local, unique local,
+# site-local and multicast addresses lie outside of it.
+PUBLIC_6 = IPv6Network("2000::/3")
+NOT_PUBLIC_6 = [
+    IPv6Network(network)
+    for network in (
+        "2001::/23",  # protocol assignments, including Teredo
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4, which embeds an IPv4 address
+        "3fff::/20",  # documentation
+    )
+]

@@ -3,7 +3,7 @@ PERCH_SECRET_KEY.
 
 Each purpose has its own key, so a value that was encrypted for one purpose cannot be decrypted for
 another. Values that were encrypted with a key of PERCH_SECRET_KEY_FALLBACKS can still be decrypted;
-`services.key_rotation` encrypts them with the present key.
+`database.secret_keys` encrypts them with the present key.
 """
 
 import base64

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from django.http import HttpResponse
 from django.urls import path
 
-from controlplane.api.certificate_authority import certificate_authority
 from controlplane.api.document_views import docs, openapi_json, swagger_file
-from controlplane.api.health import healthz, healthz_details, livez, readyz
 from controlplane.api.http.auth import without_key
 from controlplane.api.router import api
+from controlplane.api.status import certificate_authority, healthz, healthz_details, livez, readyz
 from controlplane.fleet.api import join_host
 
 WITHOUT_KEY: dict[str, Callable[..., HttpResponse]] = {

@@ -25,8 +25,11 @@ from controlplane.services import branch_pages, branches, connections, endpoints
 
 router = Router(tags=["branches"])
 
+BRANCHES = "/projects/{project_id}/branches"
+BRANCH = BRANCHES + "/{branch_id}"
 
-@router.get("/projects/{project_id}/branches", response=Branches, exclude_none=True)
+
+@router.get(BRANCHES, response=Branches)
 def list_project_branches(
     request: AuthenticatedRequest, project_id: str, query: Query[BranchesQuery]
 ) -> dict[str, Any]:
@@ -44,7 +47,7 @@ def list_project_branches(
     }
 
 
-@router.get("/projects/{project_id}/branches/count", response=BranchCount)
+@router.get(BRANCHES + "/count", response=BranchCount)
 def count_project_branches(
     request: AuthenticatedRequest, project_id: str, search: Text = ""
 ) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def count_project_branches(
     return {"count": branch_pages.count_branches(request.auth, project_id, search=search)}
 
 
-@router.post("/projects/{project_id}/branches", response={201: CreatedBranch}, exclude_none=True)
+@router.post(BRANCHES, response={201: CreatedBranch})
 def create_project_branch(
     request: AuthenticatedRequest, project_id: str, body: Body[CreateBranch | None] = None
 ) -> tuple[int, dict[str, Any]]:
@@ -74,9 +77,7 @@ def create_project_branch(
     return 201, answer
 
 
-@router.get(
-    "/projects/{project_id}/branches/{branch_id}", response=AnnotatedBranch, exclude_none=True
-)
+@router.get(BRANCH, response=AnnotatedBranch)
 def get_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
@@ -85,9 +86,7 @@ def get_project_branch(
     return {"branch": branch, "annotation": Annotation.of(branch)}
 
 
-@router.patch(
-    "/projects/{project_id}/branches/{branch_id}", response=BranchAndOperations, exclude_none=True
-)
+@router.patch(BRANCH, response=BranchAndOperations)
 def update_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str, body: UpdateBranch
 ) -> dict[str, Any]:
@@ -96,9 +95,7 @@ def update_project_branch(
     return _without_operations(branches.update_branch(request.auth, project_id, branch_id, changes))
 
 
-@router.delete(
-    "/projects/{project_id}/branches/{branch_id}", response=BranchAndOperations, exclude_none=True
-)
+@router.delete(BRANCH, response=BranchAndOperations)
 def delete_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[DeletionQuery]
 ) -> dict[str, Any]:
@@ -109,11 +106,7 @@ def delete_project_branch(
     return {"branch": branch, "operations": operations}
 
 
-@router.post(
-    "/projects/{project_id}/branches/{branch_id}/set_as_default",
-    response=BranchAndOperations,
-    exclude_none=True,
-)
+@router.post(BRANCH + "/set_as_default", response=BranchAndOperations)
 def set_default_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
@@ -121,11 +114,7 @@ def set_default_project_branch(
     return _without_operations(branches.set_default_branch(request.auth, project_id, branch_id))
 
 
-@router.post(
-    "/projects/{project_id}/branches/{branch_id}/set_as_primary",
-    response=BranchAndOperations,
-    exclude_none=True,
-)
+@router.post(BRANCH + "/set_as_primary", response=BranchAndOperations)
 def set_primary_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
@@ -134,9 +123,8 @@ def set_primary_project_branch(
 
 
 @router.post(
-    "/projects/{project_id}/branches/{branch_id}/restore",
+    BRANCH + "/restore",
     response=BranchAndOperations,
-    exclude_none=True,
     summary="Restore a branch",
     description="Replaces the branch's state by the present state of another branch of the "
     "project, including its roles, databases and passwords. A restore from the "
@@ -150,9 +138,7 @@ def restore_project_branch(
     return {"branch": branch, "operations": operations}
 
 
-@router.get(
-    "/projects/{project_id}/branches/{branch_id}/endpoints", response=Endpoints, exclude_none=True
-)
+@router.get(BRANCH + "/endpoints", response=Endpoints)
 def list_project_branch_endpoints(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:

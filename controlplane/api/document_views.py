@@ -11,7 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.html import escape
 
 from controlplane.api.document.openapi import ADDRESS
-from controlplane.api.http.rendering import as_json
+from controlplane.api.http.routing import as_json
 from controlplane.api.router import api
 
 BASE = "/api/v2"

@@ -16,10 +16,11 @@ from controlplane.services.endpoints import EndpointChange
 
 router = Router(tags=["endpoints"])
 
+ENDPOINTS = "/projects/{project_id}/endpoints"
+ENDPOINT = ENDPOINTS + "/{endpoint_id}"
 
-@router.post(
-    "/projects/{project_id}/endpoints", response={201: EndpointAndOperations}, exclude_none=True
-)
+
+@router.post(ENDPOINTS, response={201: EndpointAndOperations})
 def create_project_endpoint(
     request: AuthenticatedRequest, project_id: str, body: CreateEndpoint
 ) -> tuple[int, dict[str, Any]]:
@@ -31,15 +32,13 @@ def create_project_endpoint(
     return 201, _changed(change)
 
 
-@router.get("/projects/{project_id}/endpoints", response=Endpoints, exclude_none=True)
+@router.get(ENDPOINTS, response=Endpoints)
 def list_project_endpoints(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
     """Lists all endpoints of the project, oldest first."""
     return {"endpoints": endpoints.list_endpoints(request.auth, project_id)}
 
 
-@router.get(
-    "/projects/{project_id}/endpoints/{endpoint_id}", response=OneEndpoint, exclude_none=True
-)
+@router.get(ENDPOINT, response=OneEndpoint)
 def get_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
@@ -47,11 +46,7 @@ def get_project_endpoint(
     return {"endpoint": endpoints.get_endpoint(request.auth, project_id, endpoint_id)}
 
 
-@router.get(
-    "/projects/{project_id}/endpoints/{endpoint_id}/pg_settings",
-    response=OfferedSettings,
-    exclude_none=True,
-)
+@router.get(ENDPOINT + "/pg_settings", response=OfferedSettings)
 def list_project_endpoint_pg_settings(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
@@ -62,11 +57,7 @@ def list_project_endpoint_pg_settings(
     return {"pg_settings": endpoints.list_pg_settings(request.auth, project_id, endpoint_id)}
 
 
-@router.patch(
-    "/projects/{project_id}/endpoints/{endpoint_id}",
-    response=EndpointAndOperations,
-    exclude_none=True,
-)
+@router.patch(ENDPOINT, response=EndpointAndOperations)
 def update_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str, body: UpdateEndpoint
 ) -> dict[str, Any]:
@@ -85,11 +76,7 @@ def update_project_endpoint(
     return _changed(change)
 
 
-@router.delete(
-    "/projects/{project_id}/endpoints/{endpoint_id}",
-    response=EndpointAndOperations,
-    exclude_none=True,
-)
+@router.delete(ENDPOINT, response=EndpointAndOperations)
 def delete_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
@@ -98,11 +85,7 @@ def delete_project_endpoint(
     return {"endpoint": deleted, "operations": []}
 
 
-@router.post(
-    "/projects/{project_id}/endpoints/{endpoint_id}/start",
-    response=EndpointAndOperations,
-    exclude_none=True,
-)
+@router.post(ENDPOINT + "/start", response=EndpointAndOperations)
 def start_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
@@ -111,11 +94,7 @@ def start_project_endpoint(
     return _changed(endpoints.start_endpoint(request.auth, project_id, endpoint_id))
 
 
-@router.post(
-    "/projects/{project_id}/endpoints/{endpoint_id}/suspend",
-    response=EndpointAndOperations,
-    exclude_none=True,
-)
+@router.post(ENDPOINT + "/suspend", response=EndpointAndOperations)
 def suspend_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
@@ -124,11 +103,7 @@ def suspend_project_endpoint(
     return _changed(endpoints.suspend_endpoint(request.auth, project_id, endpoint_id))
 
 
-@router.post(
-    "/projects/{project_id}/endpoints/{endpoint_id}/restart",
-    response=EndpointAndOperations,
-    exclude_none=True,
-)
+@router.post(ENDPOINT + "/restart", response=EndpointAndOperations)
 def restart_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:

@@ -25,16 +25,16 @@ from controlplane.api.event_tail import Reader, frame_of, tail
 from controlplane.api.http.auth import AuthenticatedRequest
 from controlplane.api.http.request_limits import count_stream
 from controlplane.models import Event
-from controlplane.services.event_filters import EventFilter
-from controlplane.services.event_tail import (
+from controlplane.services.monitoring.events import (
+    EventFilter,
     Position,
     Resumption,
+    events_of,
     missed,
     position_now,
     position_of,
     resumption,
 )
-from controlplane.services.events import events_of
 
 log = logging.getLogger(__name__)
 

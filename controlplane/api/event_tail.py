@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.api.http.listening import EVENTS, listener, waiting_for
-from controlplane.events.shape import as_json
+from controlplane.events.recording import as_json
 from controlplane.models import Event
 from controlplane.services.accounts import keys_in_force
-from controlplane.services.event_filters import EventFilter
-from controlplane.services.event_tail import (
+from controlplane.services.monitoring.events import (
     NOTHING,
+    EventFilter,
     Position,
     position_now,
     position_of,

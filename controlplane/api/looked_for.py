@@ -15,11 +15,10 @@ from pydantic import create_model
 from controlplane.api.http.auth import AuthenticatedRequest
 from controlplane.api.http.pagination import PageQuery
 from controlplane.api.http.routing import Router
-from controlplane.services import regions
+from controlplane.services import hosts
 from controlplane.services.branches import find_branch
 from controlplane.services.errors import NotFound
-from controlplane.services.organizations import check_organization
-from controlplane.services.projects import find_project
+from controlplane.services.projects import check_organization, find_project
 
 router = Router()
 PROJECT, ORGANIZATION = "/projects/{project_id}", "/organizations/{org_id}"
@@ -53,7 +52,7 @@ class Nothing(Schema):
 def _check(request: AuthenticatedRequest, ids: dict[str, str]) -> None:
     if "org_id" in ids:
         check_organization(request.auth, ids["org_id"])
-        if ids.get("region_id") not in (None, *(one.id for one in regions.list_regions())):
+        if ids.get("region_id") not in (None, *(one.id for one in hosts.list_regions())):
             raise NotFound("region not found", fields=["region_id"])
         return
     project = find_project(request.auth, ids["project_id"])

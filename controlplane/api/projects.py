@@ -5,12 +5,16 @@ from typing import Any
 
 from ninja import Query
 
-from controlplane.api.http.auth import AuthenticatedRequest
-from controlplane.api.http.key_limits import check_passwords
-from controlplane.api.http.pagination import ConnectionQuery, ProjectsQuery, SharedProjectsQuery
+from controlplane.api.http.auth import AuthenticatedRequest, check_passwords
+from controlplane.api.http.pagination import (
+    ConnectionQuery,
+    ProjectsQuery,
+    SharedProjectsQuery,
+    page_of,
+)
 from controlplane.api.http.routing import Router
 from controlplane.api.requests.projects import CreateProject, UpdateProject
-from controlplane.api.responses.connections import ConnectionUri
+from controlplane.api.responses.catalog import ConnectionUri
 from controlplane.api.responses.projects import (
     CreatedProject,
     OneProject,
@@ -21,15 +25,18 @@ from controlplane.api.responses.projects import (
     RecoveredProject,
 )
 from controlplane.api.responses.shared import UNLIMITED, as_limit
-from controlplane.services import connections, project_changes, project_states, projects, recovery
+from controlplane.services import connections, project_changes, projects
 from controlplane.services.connections import Connection, connection_to
+from controlplane.services.monitoring import dashboard
 from controlplane.services.rules.placement import largest_endpoint
 from controlplane.services.rules.project_settings import MAX_ALLOWED_IPS
 
 router = Router(tags=["projects"])
 
+PROJECT = "/projects/{project_id}"
 
-@router.get("/projects", response=ProjectsPage, exclude_none=True)
+
+@router.get("/projects", response=ProjectsPage)
 def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) -> dict[str, Any]:
     """Lists the account's projects, newest first. To get the next page, send the
     `pagination.cursor` of this one as `cursor`. It is present on every page that is not empty."""
@@ -43,13 +50,10 @@ def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) ->
         org_id=query.org_id,
         within=query.timeout / 1000 if query.timeout else None,
     )
-    answer: dict[str, Any] = {"projects": page}
-    if page:
-        answer["pagination"] = {"cursor": page[-1].id}
-    return answer
+    return page_of("projects", page, lambda last: last.id)
 
 
-@router.get("/projects/shared", response=ProjectsPage, exclude_none=True)
+@router.get("/projects/shared", response=ProjectsPage)
 def list_shared_projects(
     request: AuthenticatedRequest, query: Query[SharedProjectsQuery]
 ) -> dict[str, Any]:
@@ -58,7 +62,7 @@ def list_shared_projects(
     return {"projects": []}
 
 
-@router.post("/projects", response={201: CreatedProject}, exclude_none=True)
+@router.post("/projects", response={201: CreatedProject})
 def create_project(
     request: AuthenticatedRequest, body: CreateProject
 ) -> tuple[int, dict[str, Any]]:
@@ -90,16 +94,16 @@ def create_project(
     "unfinished operations. Projects without either are left out.",
 )
 def list_project_states(request: AuthenticatedRequest) -> dict[str, Any]:
-    return {"projects": project_states.list_project_states(request.auth)}
+    return {"projects": dashboard.list_project_states(request.auth)}
 
 
-@router.get("/projects/{project_id}", response=OneProject, exclude_none=True)
+@router.get(PROJECT, response=OneProject)
 def get_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
     """Returns the project, with what its branches have consumed."""
     return {"project": projects.get_project(request.auth, project_id)}
 
 
-@router.get("/projects/{project_id}/limits", response=OneProjectsLimits)
+@router.get(PROJECT + "/limits", response=OneProjectsLimits)
 def get_project_limits(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
     """Returns the limits of the account's plan, and of the hosts of the project's region. -1 stands
     for no limit."""
@@ -119,7 +123,7 @@ def get_project_limits(request: AuthenticatedRequest, project_id: str) -> dict[s
     }
 
 
-@router.patch("/projects/{project_id}", response=ProjectAndOperations, exclude_none=True)
+@router.patch(PROJECT, response=ProjectAndOperations)
 def update_project(
     request: AuthenticatedRequest, project_id: str, body: UpdateProject
 ) -> dict[str, Any]:
@@ -131,7 +135,7 @@ def update_project(
     return {"project": project, "operations": operations}
 
 
-@router.delete("/projects/{project_id}", response=OneProject, exclude_none=True)
+@router.delete(PROJECT, response=OneProject)
 def delete_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
     """Deletes the project with everything in it. It disappears from the API at once, and an
     operation deletes its data. If the server keeps deleted projects, the project can be recovered
@@ -141,16 +145,15 @@ def delete_project(request: AuthenticatedRequest, project_id: str) -> dict[str, 
 
 
 @router.post(
-    "/projects/{project_id}/recover",
+    PROJECT + "/recover",
     response=RecoveredProject,
-    exclude_none=True,
     summary="Recover a deleted project",
     description="Recovers the project with its branches, endpoints, settings and connection "
     "strings. Possible until its `recoverable_until`. The recovered endpoints are "
     "idle.",
 )
 def recover_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
-    project, branches = recovery.recover_project(request.auth, project_id)
+    project, branches = project_changes.recover_project(request.auth, project_id)
     return {"project": project, "branches": branches}
 
 
@@ -159,11 +162,7 @@ def connection_details(connection: Connection) -> dict[str, Any]:
     return {"connection_uri": parameters.pop("uri"), "connection_parameters": parameters}
 
 
-@router.get(
-    "/projects/{project_id}/connection_uri",
-    response=ConnectionUri,
-    operation_id="getConnectionURI",
-)
+@router.get(PROJECT + "/connection_uri", response=ConnectionUri, operation_id="getConnectionURI")
 def get_connection_uri(
     request: AuthenticatedRequest, project_id: str, query: Query[ConnectionQuery]
 ) -> dict[str, Any]:

@@ -2,21 +2,17 @@
 
 from controlplane.api import (
     accounts,
-    api_keys,
     branches,
-    databases,
+    catalog,
     endpoints,
     events,
     looked_for,
     operations,
     organizations,
     projects,
-    roles,
     schemas,
     snapshots,
     status,
-    steering,
-    users,
 )
 from controlplane.api.document.openapi import DescribedApi
 from controlplane.api.http.auth import ApiKeyAuth
@@ -35,19 +31,11 @@ api = DescribedApi(
     openapi_url=None,
 )
 install_error_handlers(api)
-for resource in (
-    *(
-        projects,
-        branches,
-        history,
-        schemas,
-        snapshots,
-        endpoints,
-        metrics_api,
-        operations,
-        steering,
-    ),
-    *(events, roles, databases, api_keys, users, status, hosts, accounts, organizations),
-    *(looked_for, consumption_api, webhooks),
+for router in (
+    *(projects.router, branches.router, history.router, schemas.router, snapshots.router),
+    *(endpoints.router, metrics_api.router, operations.router, events.router),
+    *(catalog.roles, catalog.databases, accounts.api_keys, organizations.users, status.router),
+    *(hosts.router, accounts.router, organizations.router, looked_for.router),
+    *(consumption_api.router, webhooks.router),
 ):
-    api.add_router("", resource.router)
+    api.add_router("", router)

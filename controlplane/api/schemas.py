@@ -32,7 +32,6 @@ ANSWER_TIMEOUT, LOGS_TIMEOUT = 60.0, 10.0
 @router.get(
     "/projects/{project_id}/branches/{branch_id}/schema",
     response=BranchSchema,
-    exclude_none=True,
     summary="Get a database's schema",
     description="The statements that create the schema (`sql`), or its tables (`json`). A "
     "suspended compute is started for the time that this takes. The branch does not "
@@ -42,7 +41,7 @@ def get_project_branch_schema(
     request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[SchemaQuery]
 ) -> dict[str, Any]:
     def begin() -> list[SchemaReading]:
-        reading = schemas.begin_reading(
+        return schemas.begin_reading(
             request.auth,
             project_id,
             branch_id,
@@ -50,7 +49,6 @@ def get_project_branch_schema(
             wanted=query.format,
             moment=query.moment,
         )
-        return [reading]
 
     (answer,) = once_read(request, begin)
     if query.format == "json":
@@ -86,7 +84,6 @@ def get_project_branch_schema_comparison(
 @router.get(
     "/projects/{project_id}/endpoints/{endpoint_id}/logs",
     response=EndpointLogs,
-    exclude_none=True,
     tags=["endpoints"],
     summary="List the last lines of an endpoint's logs",
     description="What the endpoint's Postgres and PgBouncer have logged on its branch, the oldest "
@@ -97,10 +94,8 @@ def list_project_endpoint_logs(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str, query: Query[LogsQuery]
 ) -> dict[str, Any]:
     def begin() -> list[SchemaReading]:
-        reading = schemas.begin_log_reading(
-            request.auth, project_id, endpoint_id, source=query.source or ""
-        )
-        return [reading]
+        source = query.source or ""
+        return schemas.begin_log_reading(request.auth, project_id, endpoint_id, source=source)
 
     (answer,) = once_read(request, begin, within=LOGS_TIMEOUT)
     return {"logs": schemas.logs_in(answer)[-query.limit :]}
@@ -109,7 +104,6 @@ def list_project_endpoint_logs(
 @router.get(
     "/projects/{project_id}/endpoints/{endpoint_id}/sessions",
     response=EndpointSessions,
-    exclude_none=True,
     tags=["endpoints"],
     summary="List the sessions in an endpoint's compute",
     description="What keeps the endpoint active: its clients' sessions, with the last statement "

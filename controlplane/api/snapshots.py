@@ -18,16 +18,18 @@ from controlplane.api.requests.snapshots import (
 from controlplane.api.responses.branches import BranchAndOperations
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.api.responses.snapshots import OneSnapshot, SnapshotAndOperations, Snapshots
-from controlplane.services import finalizing, snapshots
+from controlplane.services import restoring, snapshots
 from controlplane.services.snapshots import SnapshotRestore
 
 router = Router(tags=["snapshots"])
+
+SNAPSHOTS = "/projects/{project_id}/snapshots"
+SNAPSHOT = SNAPSHOTS + "/{snapshot_id}"
 
 
 @router.post(
     "/projects/{project_id}/branches/{branch_id}/snapshot",
     response=SnapshotAndOperations,
-    exclude_none=True,
     summary="Take a snapshot of a branch",
     description="The snapshot contains everything that is committed on the branch when it is "
     "copied: data, roles, databases and passwords. Values in the body take "
@@ -47,9 +49,8 @@ def create_snapshot(
 
 
 @router.get(
-    "/projects/{project_id}/snapshots",
+    SNAPSHOTS,
     response=Snapshots,
-    exclude_none=True,
     summary="List a project's snapshots",
     description="The newest first.",
 )
@@ -58,9 +59,8 @@ def list_snapshots(request: AuthenticatedRequest, project_id: str) -> dict[str, 
 
 
 @router.patch(
-    "/projects/{project_id}/snapshots/{snapshot_id}",
+    SNAPSHOT,
     response=OneSnapshot,
-    exclude_none=True,
     summary="Change a snapshot",
     description="Its name, and when it is deleted automatically: null for never.",
 )
@@ -72,9 +72,8 @@ def update_snapshot(
 
 
 @router.delete(
-    "/projects/{project_id}/snapshots/{snapshot_id}",
+    SNAPSHOT,
     response={202: OperationsOut},
-    exclude_none=True,
     summary="Delete a snapshot",
     description="The snapshot is deleted immediately; the operation removes its data.",
 )
@@ -86,9 +85,8 @@ def delete_snapshot(
 
 
 @router.post(
-    "/projects/{project_id}/snapshots/{snapshot_id}/restore",
+    SNAPSHOT + "/restore",
     response=BranchAndOperations,
-    exclude_none=True,
     summary="Restore a snapshot",
     description="Creates a new branch without an endpoint, which can be looked at and then put in "
     "another one's place by `finalize_restore`. With `finalize_restore` in this request and no "
@@ -110,7 +108,6 @@ def restore_snapshot(
 @router.post(
     "/projects/{project_id}/branches/{branch_id}/finalize_restore",
     response=BranchAndOperations,
-    exclude_none=True,
     summary="Finalize a restore",
     description="Puts a branch that was restored from a snapshot in the place of the branch that "
     "it was restored for: it gets that one's name and endpoint, and is the default branch if that "
@@ -123,7 +120,7 @@ def finalize_restore_branch(
     branch_id: str,
     body: Body[FinalizeRestore | None] = None,
 ) -> dict[str, Any]:
-    branch, operations = finalizing.finalize_restore(
+    branch, operations = restoring.finalize_restore(
         request.auth, project_id, branch_id, name=body.name if body else None
     )
     return {"branch": branch, "operations": operations}

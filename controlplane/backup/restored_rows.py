@@ -34,7 +34,7 @@ from controlplane.models import (
 )
 from controlplane.operations.own_host import adopt_host
 from controlplane.operations.states import enter
-from controlplane.services.event_tail import renumber_events
+from controlplane.services.monitoring.events import renumber_events
 
 # Whose meters are stopped, as conditions in SQL.
 _ALL_METERS = "true"

@@ -1,5 +1,5 @@
 """The advisory locks by which connections show which secret key their process encrypts with.
-`services.key_rotation` retires no key that is still used."""
+`database.secret_keys` retires no key that is still used."""
 
 import zlib
 

@@ -1,14 +1,24 @@
 """Which secret keys the metadata is encrypted with. Every process checks at its start that it has
 them: with another key it could not read what is stored, and others could not read what it stores.
+
+`manage.py rotate_secret_key` encrypts all stored values with the present key. The service runs
+meanwhile. Each value is replaced only if it is still the one that was read, so a rotation can be
+killed at any time and begun again: it passes over what is done.
 """
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 from cryptography.fernet import InvalidToken
 from django.conf import settings
+from psycopg import sql
 
 from controlplane import encryption
+from controlplane.database.key_locks import LOCK_CLASS, lock_number
 from controlplane.database.version import CONNECT_TIMEOUT, conninfo
 from controlplane.environment import Unstored
 
@@ -99,3 +109,150 @@ def _is_readable(value: str) -> bool:
     except InvalidToken:
         return False
     return True
+
+
+Session = psycopg.Connection[tuple[Any, ...]]
+
+BATCH_SIZE = 500
+# Held by the session of the one rotation.
+ROTATE_LOCK = 0x5EC2E9
+POLL_INTERVAL = 0.5  # seconds
+
+
+class RotationRefused(Exception):
+    """The rotation cannot begin or end; the message says why and what to do."""
+
+
+def rotate(say: Callable[[str], object]) -> None:
+    """Encrypt everything with the present key, and retire the others. `say` is called with each
+    message. The caller has checked the key (`refuse_other_key`).
+
+    Raises RotationRefused, psycopg.OperationalError.
+    """
+    with _session() as session:
+        _refuse_older_processes(session)
+        while True:
+            changed, unreadable = 0, 0
+            for values in ENCRYPTED:
+                done, failed = _pass_over(session, values)
+                changed, unreadable = changed + done, unreadable + failed
+                if done:
+                    say(f"{values.table}.{values.column}: {done} encrypted with the present key")
+            if not changed:
+                break
+            # A transaction that has begun before may still store a copy of what it has read.
+            _wait_for_older_transactions(session, say)
+        retired = _retire_other_keys(session)
+    if unreadable:
+        say(
+            f"{unreadable} values can be read with none of the keys, and stay as they are: they "
+            "were encrypted with a key that is neither PERCH_SECRET_KEY nor among "
+            "PERCH_SECRET_KEY_FALLBACKS"
+        )
+    say(
+        "Everything is encrypted with the present key. Other keys that are retired now: "
+        f"{len(retired)}. PERCH_SECRET_KEY_FALLBACKS is not needed for stored values any more; "
+        "keep it until the console's sessions have ended (PERCH_SESSION_IDLE_HOURS)"
+    )
+
+
+@contextmanager
+def _session() -> Iterator[Session]:
+    # Each value is a transaction of its own, so that no row stays locked.
+    with psycopg.connect(conninfo(), connect_timeout=CONNECT_TIMEOUT, autocommit=True) as session:
+        if session.execute("SELECT pg_try_advisory_lock(%s)", [ROTATE_LOCK]).fetchone() != (True,):
+            raise RotationRefused("another rotation is running")
+        # What a crash undoes is done again, because the keys are retired after it is on the disk.
+        session.execute("SET synchronous_commit = off")
+        try:
+            yield session
+        finally:
+            # The server ends a closed session a moment later, and a second rotation would be
+            # refused until then. A session that is broken has nothing to release.
+            with suppress(psycopg.Error):
+                session.execute("SELECT pg_advisory_unlock(%s)", [ROTATE_LOCK])
+
+
+def _pass_over(session: Session, values: Encrypted) -> tuple[int, int]:
+    """Encrypt the column's values anew. Returns how many were, and how many cannot be read."""
+    table, key, column = map(sql.Identifier, (values.table, values.key, values.column))
+    read = sql.SQL(
+        "SELECT {k}, {c} FROM {t} WHERE {c} <> '' AND {after} ORDER BY {k} LIMIT %(most)s"
+    )
+    write = sql.SQL("UPDATE {t} SET {c} = %s WHERE {k} = %s AND {c} = %s").format(
+        t=table, c=column, k=key
+    )
+    changed, unreadable, last = 0, 0, None
+    while True:
+        after = sql.SQL("true" if last is None else "{k} > %(last)s").format(k=key)
+        rows = session.execute(
+            read.format(t=table, c=column, k=key, after=after), {"last": last, "most": BATCH_SIZE}
+        ).fetchall()
+        for number, value in rows:
+            try:
+                anew = encryption.reencrypt(value, purpose=values.purpose)
+            except InvalidToken:
+                unreadable += 1
+                continue
+            if anew is not None:
+                changed += session.execute(write, [anew, number, value]).rowcount
+        if len(rows) < BATCH_SIZE:
+            return changed, unreadable
+        last = rows[-1][0]
+
+
+def _wait_for_older_transactions(session: Session, say: Callable[[str], object]) -> None:
+    until = session.execute("SELECT clock_timestamp()").fetchone()
+    assert until is not None
+    told = False
+    while True:
+        found = session.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid() AND xact_start < %s",
+            until,
+        ).fetchone()
+        if found == (0,):
+            return
+        if not told:
+            told = True
+            say("Waiting for the end of transactions that began before …")
+        time.sleep(POLL_INTERVAL)
+
+
+def _retire_other_keys(session: Session) -> set[str]:
+    """Note that nothing is encrypted with other keys any more. Returns their fingerprints."""
+    known = encryption.fingerprints()
+    present = next(iter(known))
+    with session.transaction():
+        session.execute("SET LOCAL synchronous_commit = on")
+        session.execute("SELECT pg_advisory_xact_lock(%s)", [FINGERPRINTS_LOCK])
+        _refuse_older_processes(session)
+        others = keys_in_use(session) - {present}
+        for fingerprint in others:
+            kept = encryption.encrypt(
+                encryption.history_key(known[fingerprint]), purpose=encryption.HISTORY_KEYS
+            )
+            session.execute(
+                "UPDATE controlplane_secretkey SET retired_at = now(), history_key = %s"
+                " WHERE fingerprint = %s",
+                [kept, fingerprint],
+            )
+    return others
+
+
+def _refuse_older_processes(session: Session) -> None:
+    """Raise RotationRefused if a process still encrypts with another key."""
+    others = keys_in_use(session) - {next(iter(encryption.fingerprints()))}
+    numbers = [lock_number(fingerprint) for fingerprint in others]
+    found = session.execute(
+        "SELECT count(DISTINCT pid) FROM pg_locks"
+        " WHERE locktype = 'advisory' AND classid::bigint = %s"
+        " AND objid::bigint = ANY(%s::bigint[]) AND objsubid = 2"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+        [LOCK_CLASS, numbers],
+    ).fetchone()
+    if found != (0,):
+        raise RotationRefused(
+            "processes still encrypt with the key before: restart every process (web, api, worker, "
+            "proxy, or `up`) with the new PERCH_SECRET_KEY, then run this again"
+        )

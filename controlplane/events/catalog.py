@@ -5,7 +5,7 @@ event contains a password or a verifier.
 """
 
 from controlplane.events.differences import Changes, made_with
-from controlplane.events.subjects import of_branch
+from controlplane.events.recording import of_branch
 from controlplane.events.types import EventType
 from controlplane.models import Branch, Database, Event, Project, Role
 

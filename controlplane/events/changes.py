@@ -7,9 +7,9 @@ from typing import Any
 
 from controlplane.actors import Actor
 from controlplane.events.differences import Changes, made_with
-from controlplane.events.recording import happened
-from controlplane.events.subjects import (
+from controlplane.events.recording import (
     fields_of,
+    happened,
     names_of,
     of_branch,
     of_endpoint,

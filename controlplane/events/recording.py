@@ -1,4 +1,5 @@
-"""Writes events, in the transaction of the change that they describe.
+"""Makes events, writes them in the transaction of the change that they describe, and has their JSON
+form, which lists, streams and webhooks share.
 
 record(happened(EventType.BRANCH_UPDATED, account_id=…, branch=branch, summary="…"))
 """
@@ -6,12 +7,14 @@ record(happened(EventType.BRANCH_UPDATED, account_id=…, branch=branch, summary
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import UTC
 from typing import Any
 
 from django.db import connection
 from psycopg.types.json import Jsonb
 
 from controlplane.actors import Actor, current_actor
+from controlplane.events.differences import Changes
 from controlplane.events.types import EventType
 from controlplane.models import Branch, Endpoint, Event, Operation, Project
 
@@ -112,3 +115,123 @@ def _write(events: Sequence[Event]) -> None:
 
 def _id_of(row: Project | Branch | Endpoint | str | None) -> str | None:
     return row if row is None or isinstance(row, str) else row.id
+
+
+def names_of(changes: Changes) -> str:
+    """The names of the changed fields, for a summary."""
+    return ", ".join(changes)
+
+
+def of_project(
+    kind: EventType,
+    project: Project,
+    summary: str,
+    operations: Iterable[Operation],
+    changes: Changes | None = None,
+    **others: Any,
+) -> Event:
+    """An event about a project. `others` are more arguments of `happened`."""
+    return happened(
+        kind,
+        summary=summary,
+        account_id=project.account_id,
+        project=project,
+        operations=operations,
+        changes=changes,
+        **others,
+    )
+
+
+def of_operations(
+    kind: EventType,
+    project: Project,
+    first: Operation,
+    summary: str,
+    operations: Iterable[Operation],
+) -> Event:
+    """An event about the branch and endpoint of the operation `first`."""
+    return of_project(
+        kind,
+        project,
+        summary,
+        operations,
+        branch=first.branch_id,
+        endpoint=first.endpoint_id,
+        operation=fields_of(first),
+    )
+
+
+def fields_of(
+    operation: Operation, error: str | None = None, duration_ms: int | None = None
+) -> dict[str, str | int | None]:
+    """The operation that an event is about, without what another field of the event has."""
+    return {
+        "id": str(operation.id),
+        "action": str(operation.action),
+        "error": error and error[:MAX_SUMMARY_LENGTH],
+        "duration_ms": duration_ms,
+    }
+
+
+def of_branch(
+    kind: EventType,
+    project: Project,
+    branch: Branch | str | None,
+    summary: str,
+    operations: Iterable[Operation] = (),
+    changes: Changes | None = None,
+) -> Event:
+    """An event about a branch, about something on it, or about a snapshot of it. `branch` may be
+    the branch's id."""
+    return of_project(kind, project, summary, operations, changes, branch=branch)
+
+
+def of_endpoint(
+    kind: EventType,
+    project: Project,
+    endpoint: Endpoint,
+    summary: str,
+    operations: Iterable[Operation],
+    changes: Changes | None = None,
+    *,
+    actor: Actor | None = None,
+) -> Event:
+    return of_project(
+        kind,
+        project,
+        summary,
+        operations,
+        changes,
+        branch=endpoint.branch_id,
+        endpoint=endpoint,
+        actor=actor,
+    )
+
+
+def as_json(event: Event) -> dict[str, Any]:
+    """The event as a JSON object. Every field is always present, and null if it does not apply."""
+    return {
+        "id": str(event.id),
+        "type": str(event.type),
+        "project_id": event.project_id,
+        "branch_id": event.branch_id,
+        "endpoint_id": event.endpoint_id,
+        "operation_ids": [str(operation_id) for operation_id in event.operation_ids],
+        "actor": {
+            "type": str(event.actor_type),
+            "name": event.actor_name,
+            "api_key_id": event.api_key_id,
+            "address": event.address,
+        },
+        # In microseconds, so that the events of one second have an order.
+        "at": event.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "summary": event.summary,
+        "changes": event.changes,
+        "operation": event.operation,
+    }
+
+
+def as_message(event: Event) -> dict[str, Any]:
+    """The message about the event for a webhook's receiver, in the form of Standard Webhooks."""
+    shape = as_json(event)
+    return {"type": shape["type"], "timestamp": shape["at"], "data": shape}

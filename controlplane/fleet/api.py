@@ -8,17 +8,17 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_POST
 from pydantic import BaseModel, Field
 
-from controlplane.api.http.attributes import Attributes
 from controlplane.api.http.auth import AuthenticatedRequest
 from controlplane.api.http.errors import error_response
-from controlplane.api.http.fields import Text
+from controlplane.api.http.fields import Attributes, Text
 from controlplane.api.http.routing import Router
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.api.responses.status import LostHost, OneHost
 from controlplane.fleet import lost_hosts, moves
 from controlplane.fleet.invitations import take_invitation
-from controlplane.services import hosts, status
+from controlplane.services import hosts
 from controlplane.services.account_management import acting_for, check_operator
+from controlplane.services.monitoring import health
 
 router = Router(tags=["status"])
 
@@ -52,7 +52,7 @@ def update_host(request: AuthenticatedRequest, host_id: Text, body: UpdateHost) 
         if body.host.draining:
             with acting_for(request.auth):
                 moves.empty_host(host)
-    return {"host": status.host_status(hosts.find_host(host_id))}
+    return {"host": health.host_status(hosts.find_host(host_id))}
 
 
 @router.delete("/status/hosts/{host_id}", response=OneHost, summary="Remove a host")
@@ -60,7 +60,7 @@ def delete_host(request: AuthenticatedRequest, host_id: Text) -> dict[str, Any]:
     """Removes a host that has no projects and whose worker is stopped; 409 otherwise. Returns it
     as it was. Only for the accounts that operate the service."""
     check_operator(request.auth)
-    removed = status.host_status(hosts.find_host(host_id))
+    removed = health.host_status(hosts.find_host(host_id))
     hosts.remove_host(host_id)
     return {"host": removed}
 
@@ -77,7 +77,7 @@ def declare_host_lost(request: AuthenticatedRequest, host_id: Text) -> dict[str,
     with acting_for(request.auth):
         found = lost_hosts.declare_lost(host_id)
     return {
-        "host": status.host_status(hosts.find_host(host_id)),
+        "host": health.host_status(hosts.find_host(host_id)),
         "restored_elsewhere": found.taken,
         "without_copy": found.without_copy,
         "without_place": found.without_place,

@@ -12,7 +12,8 @@ from controlplane.api.schemas import once_read
 from controlplane.history import time_travel
 from controlplane.history.responses import BranchHistory, ResolvedMoment, history_out
 from controlplane.models import SchemaReading
-from controlplane.services import branches, history, schemas
+from controlplane.services import branches, schemas
+from controlplane.services.rules import history
 
 router = Router(tags=["branches"])
 

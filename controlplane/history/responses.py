@@ -6,7 +6,7 @@ from ninja import Schema
 from pydantic import Field
 
 from controlplane.api.http.fields import Moment
-from controlplane.services.history import History, lsn_text
+from controlplane.services.rules.history import History, lsn_text
 
 AT = "2026-01-31T12:00:00.123456Z"
 

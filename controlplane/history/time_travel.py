@@ -13,10 +13,10 @@ from controlplane.services.branches import (
 from controlplane.services.creation import make_branch, make_endpoint
 from controlplane.services.endpoints import EndpointChange
 from controlplane.services.errors import Unprocessable
-from controlplane.services.history import MomentSpec
 from controlplane.services.passwords import give_new_passwords
 from controlplane.services.projects import changing_project
 from controlplane.services.rules.endpoint_attributes import EndpointAttributes
+from controlplane.services.rules.history import MomentSpec
 
 
 def travel(account: Account, project_id: str, branch_id: str, moment: MomentSpec) -> EndpointChange:

@@ -1,9 +1,12 @@
-"""What is known of a branch's history without asking its host: published by the region's worker."""
+"""A branch's snapshots, and what is known of its history without asking its host: published by
+the region's worker."""
 
 from django.db import models
 
+from controlplane import clock
 from controlplane.models.branch import Branch
-from controlplane.models.project import host_of_project
+from controlplane.models.names import new_snapshot_id
+from controlplane.models.project import Project, host_of_project
 
 # The `end_reason` of a chain whose branch got other data.
 REPLACED = "replaced"
@@ -67,3 +70,33 @@ class FormerPassword(models.Model):
 
     def __str__(self) -> str:
         return f"{self.branch_id} until {self.replaced_at}"
+
+
+class Snapshot(models.Model):
+    id = models.CharField(primary_key=True, max_length=60, default=new_snapshot_id)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="snapshots")
+    # A hidden branch with the data, the roles and the databases.
+    data_branch = models.OneToOneField(Branch, on_delete=models.CASCADE, related_name="snapshot")
+    # None once the branch's row is removed.
+    source_branch = models.ForeignKey(
+        Branch, null=True, on_delete=models.SET_NULL, related_name="snapshots"
+    )
+    name = models.CharField(max_length=256)
+    # The caller's own id for it, which its creation checks to be unique in the project, under the
+    # project's lock; None if that is `id`.
+    slug = models.CharField(max_length=63, null=True)
+    created_at = models.DateTimeField(default=clock.now)
+    # When it is deleted automatically; None for never.
+    expires_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = (
+            models.Index(
+                name="snapshots_by_expiry",
+                fields=["expires_at"],
+                condition=models.Q(expires_at__isnull=False),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.id

@@ -1,12 +1,37 @@
-"""A host: one machine of a region, with its state directory, its worker, its proxy and the computes
-of the projects that live on it."""
+"""A region, where callers place projects, and its hosts: machines with a state directory, a
+worker, a proxy and the computes of the projects that live on them."""
 
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
 
 from controlplane import clock
-from controlplane.models.region import Region
+
+if TYPE_CHECKING:
+    from controlplane.models.project import Project
+
+
+class Region(models.Model):
+    id = models.CharField(primary_key=True, max_length=60)
+    name = models.CharField(max_length=64)
+    # Its address, published by its workers. It leads to the proxy of any of its hosts: each passes
+    # clients on to the host of their endpoint. Endpoints are reached as `<endpoint_id>.<host>`.
+    # Connection strings leave the port out if it is 5432.
+    host = models.CharField(max_length=200)
+    port = models.PositiveIntegerField(default=5432)
+    default = models.BooleanField(default=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                name="one_default_region", fields=["default"], condition=models.Q(default=True)
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.id
+
 
 # The worker and the proxy write a sign of life every two seconds.
 SILENT_AFTER = timedelta(seconds=5)
@@ -136,6 +161,32 @@ class HostInvitation(models.Model):
 
     def __str__(self) -> str:
         return self.digest
+
+
+class PostgresSettings(models.Model):
+    host = models.ForeignKey(
+        Host, on_delete=models.CASCADE, related_name="postgres_settings", db_index=False
+    )
+    major = models.PositiveSmallIntegerField(db_default=0)
+    # As "18.1".
+    version = models.CharField(max_length=32)
+    # {name: {vartype, unit, min, max, values, default, about}}; see
+    # `compute.settings.postgres_settings`.
+    known = models.JSONField()
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(name="settings_of_a_major", fields=["host", "major"]),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.host_id}: {self.version}"
+
+    @classmethod
+    def known_to(cls, project: "Project") -> dict[str, Any]:
+        """`known` of the project's Postgres; empty if its host's worker has not started yet."""
+        row = cls.objects.filter(host=project.host_id, major=project.pg_version).first()
+        return dict(row.known) if row else {}
 
 
 def is_recent(at: datetime | None) -> bool:

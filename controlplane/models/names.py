@@ -1,4 +1,5 @@
-"""Readable identifiers: `ep-quiet-heron-123456`, `brown-condor-12345678`."""
+"""Readable identifiers (`ep-quiet-heron-123456`, `brown-condor-12345678`), and the names of roles
+and databases that are reserved for Postgres or the platform."""
 
 import secrets
 from pathlib import Path
@@ -36,3 +37,20 @@ def _two_words() -> str:
 
 def _digits(count: int) -> str:
     return str(secrets.randbelow(9 * 10 ** (count - 1)) + 10 ** (count - 1))
+
+
+# The API creates no role or database with a reserved name. The platform ignores those that SQL
+# creates, and no client can log in with them.
+_ROLES = ("pg_", "perch_")
+# PgBouncer's own console is a database with this name, and a role with this name could log in to
+# it.
+POOLERS_OWN = "pgbouncer"
+_DATABASES = ("postgres", "template0", "template1", POOLERS_OWN)
+
+
+def is_reserved_role(name: str) -> bool:
+    return name.startswith(_ROLES) or name in ("public", "none", POOLERS_OWN)
+
+
+def is_reserved_database(name: str) -> bool:
+    return name in _DATABASES

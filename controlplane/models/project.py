@@ -7,9 +7,8 @@ from django.db import models
 from controlplane import clock
 from controlplane.models.account import Account
 from controlplane.models.consumed import NOTHING, Consumed
-from controlplane.models.host import Host
+from controlplane.models.host import Host, Region
 from controlplane.models.names import new_project_id
-from controlplane.models.region import Region
 
 # The values that clients know. Perch only stores one for them: every compute is a process of the
 # host.

@@ -26,9 +26,8 @@ from controlplane.events import outbox
 from controlplane.metrics import values
 from controlplane.metrics.figures import READ_FROM_HOST
 from controlplane.models import Branch, DeliveryStatus, Host, WebhookDelivery
-from controlplane.services.health import lanes_of, queues
-from controlplane.services.host_problems import problems_of
-from controlplane.services.status import computes_by_host
+from controlplane.services.hosts import problems_of
+from controlplane.services.monitoring.health import computes_by_host, lanes_of, queues
 
 log = logging.getLogger(__name__)
 

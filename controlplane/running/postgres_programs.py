@@ -16,7 +16,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from controlplane.compute.host.binaries import PostgresUnusable, is_bundled, postgres_bin
 from controlplane.models import Database, Endpoint
-from controlplane.running.service_command import ServiceCommand
+from controlplane.running.service_command import ServiceCommand, endpoint_here
 from controlplane.services.catalog import find_database, find_role, password_of
 from controlplane.services.errors import PasswordNotStored, ServiceError
 
@@ -99,13 +99,7 @@ def find_way(
 ) -> Way:
     """Raises CommandError, and NotFound if the branch has no such role or database."""
     name = endpoint_id.removesuffix(POOLER_SUFFIX)
-    found = Endpoint.objects.select_related("project", "branch")
-    endpoint = found.filter(id=name, deleted_at=None, project__deleted_at=None).first()
-    if endpoint is None:
-        raise CommandError(f'unknown endpoint "{name}"')
-    host = endpoint.project.host
-    if host.id != settings.HOST_NAME:
-        raise CommandError(f'the endpoint is on the host "{host.id}": run this there')
+    endpoint = endpoint_here(name)
     chosen = find_database(endpoint.branch, database) if database else _first_database(endpoint)
     owner = find_role(endpoint.branch, role or chosen.owner_name)
     try:
@@ -114,7 +108,7 @@ def find_way(
         password = None
     return Way(
         host=LOOPBACK.get(settings.PROXY_HOST, settings.PROXY_HOST),
-        port=host.port,
+        port=endpoint.project.host.port,
         endpoint=endpoint_id if can_be_pooled else name,
         role=owner.name,
         database=chosen.name,

@@ -110,7 +110,10 @@ def set_up_files() -> None:
         shutil.rmtree(settings.STATE_DIR / "keys", ignore_errors=True)
         return
     _copy_keys()
-    _own_directory(settings.STATE_DIR / "web", "web")
+    web = settings.STATE_DIR / "web"
+    web.mkdir(mode=0o700, exist_ok=True)
+    set_owner(web, named_account(KINDS["web"].account))
+    web.chmod(0o700)
     _share_files()
 
 
@@ -190,14 +193,6 @@ def _write(path: Path, content: str, group: int) -> None:
     durable.write(path, content.encode(), 0o600)
     set_owner(path, Account(0, group))
     path.chmod(0o640)
-
-
-def _own_directory(path: Path, kind: str) -> Path:
-    """Make the directory, which only the account of the kind of process may enter."""
-    path.mkdir(mode=0o700, exist_ok=True)
-    set_owner(path, named_account(KINDS[kind].account))
-    path.chmod(0o700)
-    return path
 
 
 def _share_figures() -> None:

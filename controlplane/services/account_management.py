@@ -16,8 +16,8 @@ from controlplane.models import Account, Endpoint, EndpointState, Project
 from controlplane.services.accounts import check_plan
 from controlplane.services.endpoints import suspend_endpoint
 from controlplane.services.errors import Conflict, Forbidden, NotFound, ServiceError, Unprocessable
+from controlplane.services.project_changes import recover_project
 from controlplane.services.projects import delete_project
-from controlplane.services.recovery import recover_project
 
 
 class Unfinished(Conflict):

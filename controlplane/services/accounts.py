@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import connection, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
 from controlplane import clock
 from controlplane.events.changes import api_key_created, api_key_revoked
@@ -92,11 +92,6 @@ def authenticate(key: str, *, address: str) -> ApiKey | None:
     return row
 
 
-def _valid_keys(now: datetime) -> QuerySet[ApiKey]:
-    unexpired = Q(expires_at=None) | Q(expires_at__gt=now)
-    return ApiKey.objects.filter(unexpired, revoked_at=None, account__disabled_at=None)
-
-
 def _note_use(row: ApiKey, now: datetime, address: str) -> None:
     old = now - LAST_USED_PRECISION
     with connection.cursor() as cursor:
@@ -118,7 +113,10 @@ def note_refused(key: str, *, address: str) -> None:
 
 def keys_in_force(key_ids: Collection[int]) -> set[int]:
     """Those of the keys that are neither revoked nor expired, and whose account is enabled."""
-    keys = _valid_keys(clock.now()).filter(id__in=key_ids)
+    unexpired = Q(expires_at=None) | Q(expires_at__gt=clock.now())
+    keys = ApiKey.objects.filter(
+        unexpired, id__in=key_ids, revoked_at=None, account__disabled_at=None
+    )
     return set(keys.values_list("id", flat=True))
 
 

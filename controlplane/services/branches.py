@@ -46,7 +46,6 @@ from controlplane.operations.engine.scheduling import (
 )
 from controlplane.services.creation import creation_steps, make_branch, make_endpoint
 from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable, taken_name
-from controlplane.services.history import PRESENT, MomentSpec
 from controlplane.services.passwords import give_new_passwords
 from controlplane.services.projects import changing_project, find_project
 from controlplane.services.rules.branch_expiry import (
@@ -57,6 +56,7 @@ from controlplane.services.rules.branch_expiry import (
     set_expiry,
 )
 from controlplane.services.rules.endpoint_attributes import EndpointAttributes
+from controlplane.services.rules.history import PRESENT, MomentSpec
 
 CatalogRow = TypeVar("CatalogRow", Role, Database)
 BRANCH = Reading(
@@ -166,8 +166,7 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
         else:
             parent = default_branch(project)
         earlier = unfinished(project.id)
-        refuse_while_deleting(parent, earlier)
-        refuse_while_replaced(parent, earlier)
+        refuse_while_busy(parent, earlier)
         moment = spec.moment.of(parent)
         if spec.schema_only and moment:
             raise Unprocessable(
@@ -313,6 +312,12 @@ def refuse_while_replaced(branch: Branch, operations: Sequence[Operation]) -> No
     branch's replaced data to this branch. A change made meanwhile would be lost."""
     if is_replaced(branch, operations):
         raise Locked
+
+
+def refuse_while_busy(branch: Branch, operations: Sequence[Operation]) -> None:
+    """Both `refuse_while_deleting` and `refuse_while_replaced`."""
+    refuse_while_deleting(branch, operations)
+    refuse_while_replaced(branch, operations)
 
 
 def refuse_while_restoring(branch: Branch, operations: Sequence[Operation]) -> None:

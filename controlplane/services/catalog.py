@@ -38,11 +38,7 @@ from controlplane.models.reading import Reading
 from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.engine.effects import pending_state
 from controlplane.operations.engine.scheduling import Step, schedule, unfinished
-from controlplane.services.branches import (
-    find_branch,
-    refuse_while_deleting,
-    refuse_while_replaced,
-)
+from controlplane.services.branches import find_branch, refuse_while_busy
 from controlplane.services.errors import (
     Conflict,
     NotFound,
@@ -85,8 +81,7 @@ def changing_catalog(account: Account, project_id: str, branch_id: str) -> Itera
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
         operations = unfinished(project.id)
-        refuse_while_deleting(branch, operations)
-        refuse_while_replaced(branch, operations)
+        refuse_while_busy(branch, operations)
         change = CatalogChange(project, branch)
         yield change
         if not change.events:

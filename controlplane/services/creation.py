@@ -17,7 +17,6 @@ from controlplane.models import (
     Database,
     Endpoint,
     EndpointState,
-    Host,
     InitSource,
     Operation,
     Project,
@@ -27,7 +26,6 @@ from controlplane.operations.actions.table import MAKES_BRANCH
 from controlplane.operations.details import CreateBranchDetails
 from controlplane.operations.engine.scheduling import Step
 from controlplane.services.errors import HostFull
-from controlplane.services.history import PastMoment
 from controlplane.services.passwords import give_new_passwords
 from controlplane.services.rules import plan_limits
 from controlplane.services.rules.branch_expiry import (
@@ -42,7 +40,8 @@ from controlplane.services.rules.endpoint_attributes import (
     check_endpoint,
     with_defaults,
 )
-from controlplane.services.rules.quotas import refuse_used_up
+from controlplane.services.rules.history import PastMoment
+from controlplane.services.rules.plan_limits import refuse_used_up
 
 
 def make_branch(
@@ -72,11 +71,7 @@ def make_branch(
     HostFull, Unprocessable if the account's plan allows no more or the branch cannot expire, and
     Locked if too many hidden branches wait to be removed.
     """
-    _require_room(project.host)
-    if hidden:
-        plan_limits.check_removed_branches(project)
-    else:
-        plan_limits.check_branches(project)
+    _require_room(project, hidden=hidden)
     source = schema_of or parent or snapshot
     branch = Branch(
         project=project,
@@ -115,11 +110,7 @@ def make_kept_branch(project: Project, branch: Branch, *, name: str | None) -> B
 
     The caller has checked that the name is free. Raises HostFull, Unprocessable, Locked.
     """
-    _require_room(project.host)
-    if name is None:
-        plan_limits.check_removed_branches(project)
-    else:
-        plan_limits.check_branches(project)
+    _require_room(project, hidden=name is None)
     kept = Branch(project=project, parent=branch.parent, hidden=name is None)
     kept.name = kept.id if name is None else name
     kept.save(force_insert=True)
@@ -173,8 +164,10 @@ def _take_over_catalog(branch: Branch, source: Branch) -> None:
     Database.objects.bulk_create(databases)
 
 
-def _require_room(host: Host) -> None:
-    """Raises HostFull if the disk space that the host's worker has published is too small."""
+def _require_room(project: Project, *, hidden: bool) -> None:
+    """Raises HostFull if the disk space that the host's worker has published is too small, and what
+    the account's plan says of one more branch."""
+    host = project.host
     if host.is_full:
         raise HostFull(
             f'the host "{host.id}" has no room for new branches: its disk has '
@@ -182,6 +175,10 @@ def _require_room(host: Host) -> None:
             f"{size_text(host.disk_reserve_bytes or 0)}; delete branches that are not needed, "
             "or try again later"
         )
+    if hidden:
+        plan_limits.check_removed_branches(project)
+    else:
+        plan_limits.check_branches(project)
 
 
 def _snapshot_of(branch: Branch) -> Branch | None:

@@ -45,6 +45,7 @@ from controlplane.operations.engine.scheduling import (
 from controlplane.operations.queue.deferring import enqueue_reconciliation
 from controlplane.services.branches import (
     find_branch,
+    refuse_while_busy,
     refuse_while_deleting,
     refuse_while_replaced,
 )
@@ -56,7 +57,7 @@ from controlplane.services.rules.endpoint_attributes import (
     assign_attributes,
     check_endpoint,
 )
-from controlplane.services.rules.quotas import refuse_used_up
+from controlplane.services.rules.plan_limits import refuse_used_up
 
 # The type of the event for a request, by the action that it schedules.
 REQUESTS = {
@@ -222,8 +223,7 @@ def _free_branch(project: Project, branch_id: str, operations: Sequence[Operatio
     """The branch. Raises NotFound, Locked if it is being deleted or its data is being replaced,
     Conflict if it has an endpoint."""
     branch = find_branch(project, branch_id)
-    refuse_while_deleting(branch, operations)
-    refuse_while_replaced(branch, operations)
+    refuse_while_busy(branch, operations)
     refuse_occupied(branch)
     return branch
 

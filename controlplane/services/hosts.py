@@ -1,13 +1,16 @@
-"""Hosts for their operators: which get new projects, and the removal of one."""
+"""Regions and hosts: what they publish, their problems as /healthz and /status report them, and
+what operators do with hosts."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Count, Q, QuerySet
 
-from controlplane.models import UNFINISHED, EndpointState, Host, Lane, Operation, Project
+from controlplane import clock
+from controlplane.models import UNFINISHED, EndpointState, Host, Lane, Operation, Project, Region
 from controlplane.operations.rounds.retention import forget_projects
 from controlplane.services.errors import Conflict, NotFound
 
@@ -80,3 +83,66 @@ def remove_host(name: str, *, force: bool = False) -> None:
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM procrastinate_jobs WHERE queue_name = ANY(%s)", [queues])
         host.delete()
+
+
+def list_regions() -> list[Region]:
+    """All regions with their hosts, the default first."""
+    return list(Region.objects.order_by("-default", "id").prefetch_related("hosts"))
+
+
+def list_hosts() -> list[Host]:
+    """All hosts, those of the default region first."""
+    return list(Host.objects.order_by("-region__default", "region", "id"))
+
+
+def certificate_authorities() -> str:
+    """The certificate authorities that clients must trust to verify the certificates of the
+    regions' proxies, concatenated in PEM; "" if operators provide all certificates."""
+    published = Host.objects.exclude(certificate_authority="").order_by("-region__default", "id")
+    authorities = published.values_list("certificate_authority", flat=True)
+    return "".join(dict.fromkeys(authorities))
+
+
+def publish_certificate_authority(host_id: str, pem: str) -> None:
+    """Store the certificate authority of the host's proxy, in PEM; "" if the operator provides
+    the certificate."""
+    changed = Host.objects.filter(id=host_id).exclude(certificate_authority=pem)
+    changed.update(certificate_authority=pem)
+
+
+def publish_peer(host_id: str, *, address: str, port: int, certificate: str) -> None:
+    """Store where the proxies of the region's other hosts reach the host's proxy, and the
+    certificate, in PEM, by which they and it recognize each other."""
+    values = {"peer_address": address, "peer_port": port, "peer_certificate": certificate}
+    Host.objects.filter(id=host_id).exclude(**values).update(**values)
+
+
+def problems_of(host: Host) -> list[dict[str, str]]:
+    """The present problems, as {name, detail}. What a process published is out of date once its
+    sign of life is."""
+    silent = host.silent_processes()
+    found = [] if "worker" in silent else list(host.problems)
+    found += [] if "proxy" in silent else host.proxy_problems
+    return found + _of_backups(host)
+
+
+def _of_backups(host: Host) -> list[dict[str, str]]:
+    """Reported from the first backup on: a service whose operator never made one is none the worse
+    for its age."""
+    if host.backups_since is None:
+        return []
+    taken = host.backup_taken_at or host.backups_since
+    verified = host.backup_verified_at or host.backups_since
+    found = []
+    if _is_older(taken, timedelta(hours=settings.BACKUP_HOURS)):
+        detail = f"the last complete backup is of {taken:%Y-%m-%d %H:%M} UTC"
+        found.append({"name": "backup_old", "detail": detail})
+    if _is_older(verified, timedelta(days=settings.BACKUP_VERIFIED_DAYS)):
+        detail = f"no backup since {verified:%Y-%m-%d} was verified (`backup --verify`)"
+        found.append({"name": "backup_unverified", "detail": detail})
+    return found
+
+
+def _is_older(at: datetime, age: timedelta) -> bool:
+    """False if the age is 0: the operator wants no such problem."""
+    return age > timedelta(0) and clock.now() - at > age

@@ -47,7 +47,6 @@ from controlplane.services.errors import (
     Unprocessable,
     locking_within_bound,
 )
-from controlplane.services.organizations import check_organization
 from controlplane.services.passwords import encrypt, new_password, scram_verifier
 from controlplane.services.rules import plan_limits
 from controlplane.services.rules.endpoint_attributes import (
@@ -290,7 +289,7 @@ def _new_project(account: Account, spec: ProjectSpec) -> Project:
 def delete_project(account: Account, project_id: str, *, even_protected: bool = False) -> Project:
     """Delete the project. Callers do not see it from now on. Its data is removed by an operation,
     which is scheduled now if RECOVERY_HOURS is 0, else when the time is over in which the project
-    can be recovered (`services.recovery`).
+    can be recovered (`services.project_changes`).
 
     Deleting it again returns the same. Raises NotFound, Locked, HostAway; Unprocessable if one of
     its branches is protected, unless `even_protected`.
@@ -362,3 +361,13 @@ def _find_region(region_id: str | None) -> Region:
             f'region "{region_id}" does not exist; use one of: {known}', fields=["region_id"]
         )
     return region
+
+
+def check_organization(account: Account, org_id: str | None) -> None:
+    """Raises NotFound if `org_id` is not None and not that of the account's organization.
+
+    Clients of Neon's API expect that organizations own the projects and some API keys. In Perch the
+    account owns them, and has one organization, which represents it.
+    """
+    if org_id not in (None, account.organization_id):
+        raise NotFound("organization not found", fields=["org_id"])

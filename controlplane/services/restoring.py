@@ -1,10 +1,13 @@
-"""Replaces a branch's data by the present state of another branch: a reset from its parent, or a
-restore from any branch or snapshot of its project. The branch keeps its id, name and endpoint."""
+"""Replaces a branch by the state of another one. A reset or a restore replaces its data: the branch
+keeps its id, name and endpoint. A restore of a snapshot that is finalized replaces the branch
+itself: the restored branch gets its name and endpoint."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from controlplane.events.changes import branch_restore_requested
+from controlplane import clock
+from controlplane.events.changes import branch_restore_requested, branch_updated
+from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import (
     Account,
@@ -21,18 +24,28 @@ from controlplane.operations.details import CreateBranchDetails, SuspendComputeD
 from controlplane.operations.engine.effects import pending_state
 from controlplane.operations.engine.replacing import replacement_of
 from controlplane.operations.engine.scheduling import Step, schedule, unfinished
+from controlplane.services import endpoints
 from controlplane.services.branches import (
     find_branch,
     refuse_taken_name,
-    refuse_while_deleting,
-    refuse_while_replaced,
+    refuse_while_busy,
 )
 from controlplane.services.creation import make_branch, make_kept_branch
-from controlplane.services.errors import Conflict, Unprocessable
+from controlplane.services.errors import Conflict, NotFound, Unprocessable
 from controlplane.services.given_up import GivenUp
-from controlplane.services.history import PRESENT, MomentSpec, PastMoment, history_of, lsn_text
 from controlplane.services.projects import changing_project
 from controlplane.services.rules.branch_expiry import refuse_to_depend_on
+from controlplane.services.rules.endpoint_attributes import EndpointAttributes
+from controlplane.services.rules.history import (
+    PRESENT,
+    MomentSpec,
+    PastMoment,
+    history_of,
+    lsn_text,
+)
+
+# The most characters of a branch's or a snapshot's name.
+MAX_NAME_LENGTH = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +107,12 @@ def replace_data(
     )
     branch.is_resetting, branch.pending_state = True, BranchState.READY
     return operations
+
+
+def name_of_replaced(branch: Branch) -> str:
+    """The name under which the branch's replaced data is kept."""
+    ending = clock.now().strftime("_old_%Y-%m-%dT%H:%M:%S.%fZ")
+    return branch.name[: MAX_NAME_LENGTH - len(ending)] + ending
 
 
 def _title(branch: Branch, source: Branch, moment: PastMoment | None) -> str:
@@ -219,8 +238,7 @@ def _refuse(
     if not (source.hidden or is_past) and source.id != branch.parent_id:
         refuse_to_depend_on(source, "a parent")
     for one in (branch, source):
-        refuse_while_deleting(one, earlier)
-        refuse_while_replaced(one, earlier)
+        refuse_while_busy(one, earlier)
         if one.current_state != BranchState.READY:
             raise Unprocessable(f'branch not ready yet; branch_id:"{one.id}"')
     if name is not None:
@@ -238,3 +256,72 @@ def _runs(endpoint: Endpoint, earlier: Sequence[Operation]) -> bool:
     """Whether the endpoint's pending state, or else its present state, is active."""
     heading_for = pending_state(endpoint, earlier) or endpoint.current_state
     return heading_for == EndpointState.ACTIVE
+
+
+def finalize_restore(
+    account: Account, project_id: str, branch_id: str, *, name: str | None
+) -> tuple[Branch, list[Operation]]:
+    """Give the restored branch the name and the endpoint of the branch that it was restored for,
+    and make it the default branch if that one was. The other branch keeps its id, data and children
+    under `name`, by default `<name>_old_<time>`. No data is copied (specification, section 3.4).
+
+    Returns the restored branch, and the operations that bring the endpoint back to its state.
+
+    Raises NotFound, Conflict, Locked, Unprocessable, QuotaExceeded.
+    """
+    with changing_project(account, project_id) as project:
+        restored = find_branch(project, branch_id)
+        if restored.restores_over is None:
+            raise Unprocessable("the branch is not a restore that waits to be finalized")
+        try:
+            replaced = find_branch(project, restored.restores_over)
+        except NotFound:
+            raise Unprocessable(
+                "the branch that it was restored for was deleted: rename this one instead"
+            ) from None
+        earlier = unfinished(project.id)
+        for branch in (restored, replaced):
+            refuse_while_busy(branch, earlier)
+        if restored.current_state != BranchState.READY:
+            raise Unprocessable("branch not ready yet")
+        if replaced.protected:
+            raise Unprocessable("the branch is protected; end its protection first")
+        operations = _move_endpoint(account, replaced, restored, earlier)
+        if name is not None:
+            refuse_taken_name(project, name)
+        if replaced.default:
+            refuse_to_depend_on(restored, "the default")
+        # In this order, because two branches may not have one name, nor both be the default.
+        restored_name, is_default = replaced.name, replaced.default or restored.default
+        _change(replaced, name=name or name_of_replaced(replaced), default=False)
+        restored.restores_over = None
+        _change(restored, name=restored_name, default=is_default)
+        return restored, operations
+
+
+def _change(branch: Branch, *, name: str, default: bool) -> None:
+    before = {"name": branch.name, "default": branch.default}
+    branch.name, branch.default, branch.updated_at = name, default, clock.now()
+    branch.save(update_fields=["name", "default", "restores_over", "updated_at"])
+    changed = differences(before, {"name": name, "default": default})
+    record(branch_updated(branch.project, branch, changed))
+
+
+def _move_endpoint(
+    account: Account, replaced: Branch, restored: Branch, earlier: Sequence[Operation]
+) -> list[Operation]:
+    """Reassign the endpoint of `replaced` to `restored`, and start it if it was active or starting.
+    The caller holds the project's lock."""
+    project_id, living = restored.project_id, Endpoint.objects.filter(deleted_at=None)
+    endpoint = living.filter(branch=replaced).first()
+    if endpoint is None:
+        return []
+    state = pending_state(endpoint, earlier) or endpoint.current_state
+    if own := living.filter(branch=restored).first():
+        endpoints.delete_endpoint(account, project_id, own.id)
+    operations = endpoints.update_endpoint(
+        account, project_id, endpoint.id, branch_id=restored.id, requested=EndpointAttributes()
+    ).operations
+    if state == EndpointState.ACTIVE:
+        operations += endpoints.start_endpoint(account, project_id, endpoint.id).operations
+    return operations

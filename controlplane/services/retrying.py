@@ -37,7 +37,7 @@ from controlplane.services.errors import Conflict, Unprocessable
 from controlplane.services.given_up import GivenUp
 from controlplane.services.restoring import replace_again
 from controlplane.services.rules.endpoint_attributes import check_endpoint
-from controlplane.services.rules.quotas import refuse_used_up
+from controlplane.services.rules.plan_limits import refuse_used_up
 
 CHANGED = ["branch_id", *APPLIED]
 

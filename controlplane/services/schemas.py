@@ -37,8 +37,8 @@ from controlplane.services.branches import find_branch
 from controlplane.services.catalog import find_database
 from controlplane.services.endpoints import find_endpoint
 from controlplane.services.errors import Locked, Unprocessable
-from controlplane.services.history import PRESENT, MomentSpec, PastMoment
 from controlplane.services.projects import find_project
+from controlplane.services.rules.history import PRESENT, MomentSpec, PastMoment
 
 LATE_PAST = (
     "the moment was not recovered in time, as too much log is to be replayed or the host is busy: "
@@ -77,11 +77,11 @@ def begin_reading(
     database_name: str,
     wanted: str,
     moment: MomentSpec = PRESENT,
-) -> SchemaReading:
+) -> list[SchemaReading]:
     """Request a reading of a schema. `wanted` is a SchemaFormat. Raises NotFound, BranchBeingMade,
     Unprocessable, HostAway."""
     project = find_project(account, project_id)
-    return _begin(project, find_branch(project, branch_id), database_name, wanted, moment)
+    return [_begin(project, find_branch(project, branch_id), database_name, wanted, moment)]
 
 
 def begin_comparison(
@@ -116,12 +116,12 @@ def begin_comparison(
 
 def begin_log_reading(
     account: Account, project_id: str, endpoint_id: str, *, source: str
-) -> SchemaReading:
+) -> list[SchemaReading]:
     """Request a reading of the logs of the endpoint's branch; of one of `log_lines.SOURCES`, or ""
     for all. Raises NotFound, HostAway."""
     project = find_project(account, project_id)
     branch = find_endpoint(project, endpoint_id).branch
-    return _enqueued(project, branch, None, database_name=source, format=SchemaFormat.LOGS)
+    return [_enqueued(project, branch, None, database_name=source, format=SchemaFormat.LOGS)]
 
 
 def logs_in(answer: str) -> list[dict[str, Any]]:

@@ -33,19 +33,16 @@ from controlplane.services.branches import (
     find_branch,
     free_name,
     refuse_taken_name,
-    refuse_while_deleting,
-    refuse_while_replaced,
+    refuse_while_busy,
 )
 from controlplane.services.creation import make_branch
 from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable, taken_name
-from controlplane.services.history import PRESENT, MomentSpec
 from controlplane.services.passwords import give_new_passwords
 from controlplane.services.projects import changing_project, find_project
-from controlplane.services.restoring import replace_data
+from controlplane.services.restoring import MAX_NAME_LENGTH, name_of_replaced, replace_data
 from controlplane.services.rules import plan_limits
+from controlplane.services.rules.history import PRESENT, MomentSpec
 
-# The most characters of a branch's or a snapshot's name.
-MAX_NAME_LENGTH = 256
 SNAPSHOTS = Reading(
     Snapshot,
     "WHERE t.project_id = %(project)s ORDER BY t.created_at DESC, t.id",
@@ -84,7 +81,7 @@ class SnapshotRestore:
     # The branch that is replaced; by default the snapshot's source branch.
     target_branch_id: str | None = None
     # Whether to replace that branch's data now, unless `name` asks for a new branch. Otherwise the
-    # new branch replaces it when that is finalized (`services.finalizing`).
+    # new branch replaces it when that is finalized (`services.restoring`).
     finalize_restore: bool = False
 
 
@@ -119,8 +116,7 @@ def create_snapshot(
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
         earlier = unfinished(project.id)
-        refuse_while_deleting(branch, earlier)
-        refuse_while_replaced(branch, earlier)
+        refuse_while_busy(branch, earlier)
         if branch.current_state != BranchState.READY:
             raise Unprocessable("branch not ready yet")
         moment = spec.moment.of(branch)
@@ -230,12 +226,6 @@ def _target(project: Project, snapshot: Snapshot, branch_id: str | None) -> Bran
             "target_branch_id, or restore it as a new branch"
         )
     return source
-
-
-def name_of_replaced(branch: Branch) -> str:
-    """The name under which the branch's replaced data is kept."""
-    ending = clock.now().strftime("_old_%Y-%m-%dT%H:%M:%S.%fZ")
-    return branch.name[: MAX_NAME_LENGTH - len(ending)] + ending
 
 
 def _new_branch(

@@ -6,19 +6,17 @@ from ninja import Query
 
 from controlplane.api.http.auth import AuthenticatedRequest
 from controlplane.api.http.routing import Router
-from controlplane.services.organizations import check_organization
+from controlplane.services.projects import check_organization
 from controlplane.usage import consumption
-from controlplane.usage.consumption_requests import (
-    AccountHistoryQuery,
-    ProjectsConsumptionQuery,
-    ProjectsHistoryQuery,
-    ProjectsMetricsQuery,
-)
-from controlplane.usage.consumption_responses import (
+from controlplane.usage.consumption_fields import (
     AccountHistory,
+    AccountHistoryQuery,
     ProjectsConsumption,
+    ProjectsConsumptionQuery,
     ProjectsHistory,
+    ProjectsHistoryQuery,
     ProjectsMetrics,
+    ProjectsMetricsQuery,
     as_periods,
     projects_consumption,
     projects_page,
@@ -37,7 +35,6 @@ PAGED = (
 @router.get(
     "/consumption/projects",
     response=ProjectsConsumption,
-    exclude_none=True,
     summary="Get each project's consumption by consumption period",
     description=PAGED,
 )
@@ -57,7 +54,6 @@ def list_projects_consumption(
 @router.get(
     "/consumption_history/account",
     response=AccountHistory,
-    exclude_none=True,
     summary="Get the account's consumption",
     description="The sum of all its projects, including deleted ones, the oldest period first.",
 )
@@ -73,7 +69,6 @@ def get_consumption_history_per_account(
 @router.get(
     "/consumption_history/projects",
     response=ProjectsHistory,
-    exclude_none=True,
     summary="Get each project's consumption",
     description=PAGED,
 )
@@ -89,7 +84,6 @@ def get_consumption_history_per_project(
 @router.get(
     "/consumption_history/v2/projects",
     response=ProjectsMetrics,
-    exclude_none=True,
     summary="Get metrics of each project's consumption",
     description=f"{PAGED} `…_bytes_month` are bytes multiplied by hours.",
 )

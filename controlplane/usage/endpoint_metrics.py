@@ -1,5 +1,5 @@
 """The metrics of endpoints: a series over a range of time, and the last sample
-(`models.endpoint_metrics`)."""
+(`models.usage`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from django.db.models import Min
 from controlplane import clock
 from controlplane.events.types import EventType
 from controlplane.models import Account, Endpoint, EndpointState, Event, LastSample
-from controlplane.models.endpoint_metrics import FIELDS, GAUGES, MERGED
+from controlplane.models.usage import FIELDS, GAUGES, MERGED
 from controlplane.services.endpoints import ENDPOINTS, own_endpoint
 from controlplane.services.errors import Invalid, Unprocessable
 from controlplane.services.projects import find_project

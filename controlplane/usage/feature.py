@@ -1,8 +1,7 @@
 """The feature of usage: projects' quotas, endpoints' metrics, and how long usage is kept."""
 
 from controlplane.features import LONG_REST_INTERVAL, REST_INTERVAL, Feature, Round
-from controlplane.usage.quota_rounds import QUOTA_INTERVAL, hold_to_quotas
-from controlplane.usage.retention import forget_usage
+from controlplane.usage.rounds import QUOTA_INTERVAL, forget_usage, hold_to_quotas
 from controlplane.usage.sampling import forget_samples, merge_samples
 
 USAGE = Feature(

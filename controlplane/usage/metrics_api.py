@@ -36,7 +36,6 @@ AS_TEXT = {
 @router.get(
     "/projects/{project_id}/endpoints/{endpoint_id}/metrics",
     response=OneEndpointMetrics,
-    exclude_none=True,
     summary="Get an endpoint's metrics",
     description="What the endpoint's Postgres did and used: sampled once a minute while it runs, "
     "whichever branch it is on, and kept for 14 days. What happened between a sample and the next "
@@ -59,7 +58,6 @@ def get_project_endpoint_metrics(
 @router.get(
     "/projects/{project_id}/metrics",
     response=ProjectMetrics,
-    exclude_none=True,
     summary="Get the present metrics of a project's endpoints",
     description="The last sample of each endpoint, as JSON or, for Prometheus, in the OpenMetrics "
     "text format. The request wakes no compute.",

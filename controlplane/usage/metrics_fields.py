@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from controlplane.api.http.fields import PointInTime, Timestamp
-from controlplane.models.endpoint_metrics import GAUGES
+from controlplane.models.usage import GAUGES
 from controlplane.usage.endpoint_metrics import Current, Series
 
 TIME = "2026-01-31T12:00:00Z"

@@ -46,7 +46,7 @@ class Sample:
     # anew with another process, all others with other data.
     data: str
     process: str
-    # By the names of `models.endpoint_metrics`. Counters are totals.
+    # By the names of `models.usage`. Counters are totals.
     values: Mapping[str, int]
 
 

@@ -1,5 +1,5 @@
 """Chooses the active endpoints that a look of `idleness` samples, once a minute each, and stores
-their samples (`models.endpoint_metrics`)."""
+their samples (`models.usage`)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from django.db import DataError, connection, transaction
 
 from controlplane import clock
 from controlplane.models import Endpoint, EndpointSample, Host, LastSample
-from controlplane.models.endpoint_metrics import COLUMNS, COUNTERS, FIELDS, GAUGES, MERGED
+from controlplane.models.usage import COLUMNS, COUNTERS, FIELDS, GAUGES, MERGED
 from controlplane.operations.locks import apart
 from controlplane.usage.samples import Sample, forget_postmaster
 

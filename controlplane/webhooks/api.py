@@ -5,6 +5,7 @@ from typing import Any
 from ninja import Body, Query
 
 from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.pagination import page_of
 from controlplane.api.http.routing import Router
 from controlplane.models import Webhook
 from controlplane.webhooks import deliveries, subscriptions
@@ -33,7 +34,6 @@ DELIVERY = DELIVERIES + "/{delivery_id}"
 @router.post(
     "/webhooks",
     response={201: OneWebhookWithSecret},
-    exclude_none=True,
     summary="Create a webhook",
     description="For the account, or for one project. Only this response shows the secret. An "
     "unknown type of event is refused, with the list of types.",
@@ -41,26 +41,18 @@ DELIVERY = DELIVERIES + "/{delivery_id}"
 def create_webhook(
     request: AuthenticatedRequest, body: CreateWebhook
 ) -> tuple[int, dict[str, Any]]:
-    wanted = body.webhook
-    spec = WebhookSpec(
-        url=wanted.url,
-        event_types=wanted.event_types,
-        project_id=wanted.project_id,
-        description=wanted.description,
-        enabled=wanted.enabled,
-        secret=wanted.secret,
-    )
+    spec = WebhookSpec(**body.webhook.model_dump())
     return 201, _with_secret(*subscriptions.create_webhook(request.auth, spec))
 
 
-@router.get("/webhooks", response=Webhooks, exclude_none=True, summary="List the webhooks")
+@router.get("/webhooks", response=Webhooks, summary="List the webhooks")
 def list_webhooks(request: AuthenticatedRequest, query: Query[WebhooksQuery]) -> dict[str, Any]:
     """Lists the webhooks of the account and of its projects. With `project_id`, lists those of one
     project."""
     return {"webhooks": subscriptions.list_webhooks(request.auth, project_id=query.project_id)}
 
 
-@router.get(WEBHOOK, response=OneWebhook, exclude_none=True, summary="Get a webhook")
+@router.get(WEBHOOK, response=OneWebhook, summary="Get a webhook")
 def get_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, Any]:
     """Returns the webhook without its secret."""
     return {"webhook": subscriptions.get_webhook(request.auth, webhook_id)}
@@ -69,7 +61,6 @@ def get_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, Any
 @router.patch(
     WEBHOOK,
     response=OneWebhook,
-    exclude_none=True,
     summary="Change a webhook",
     description="If the webhook is enabled again or gets another URL, pending deliveries are "
     "sent immediately.",
@@ -77,23 +68,11 @@ def get_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, Any
 def update_webhook(
     request: AuthenticatedRequest, webhook_id: str, body: UpdateWebhook
 ) -> dict[str, Any]:
-    wanted = body.webhook
-    changes = WebhookChanges(
-        url=wanted.url,
-        event_types=wanted.event_types,
-        project_id=wanted.project_id,
-        description=wanted.description,
-        enabled=wanted.enabled,
-    )
+    changes = WebhookChanges(**body.webhook.model_dump())
     return {"webhook": subscriptions.update_webhook(request.auth, webhook_id, changes)}
 
 
-@router.delete(
-    WEBHOOK,
-    response=OneWebhook,
-    exclude_none=True,
-    summary="Delete a webhook and its pending deliveries",
-)
+@router.delete(WEBHOOK, response=OneWebhook, summary="Delete a webhook and its pending deliveries")
 def delete_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, Any]:
     """Deletes the webhook permanently, with the record of its deliveries. Deliveries that are still
     pending are not sent."""
@@ -103,7 +82,6 @@ def delete_webhook(request: AuthenticatedRequest, webhook_id: str) -> dict[str, 
 @router.post(
     WEBHOOK + "/rotate_secret",
     response=OneWebhookWithSecret,
-    exclude_none=True,
     summary="Rotate a webhook's secret",
     description="The response contains the new secret, which is not shown again. For 24 hours, "
     "messages are also signed with the previous secret.",
@@ -118,7 +96,6 @@ def rotate_webhook_secret(
 @router.post(
     WEBHOOK + "/test",
     response={201: OneDelivery},
-    exclude_none=True,
     summary="Test a webhook",
     description="Sends an event `webhook.test` once, before pending deliveries. The delivery "
     "shows the result.",
@@ -128,10 +105,7 @@ def test_webhook(request: AuthenticatedRequest, webhook_id: str) -> tuple[int, d
 
 
 @router.get(
-    DELIVERIES,
-    response=DeliveriesPage,
-    exclude_none=True,
-    summary="List a webhook's deliveries, the newest first",
+    DELIVERIES, response=DeliveriesPage, summary="List a webhook's deliveries, the newest first"
 )
 def list_webhook_deliveries(
     request: AuthenticatedRequest, webhook_id: str, query: Query[DeliveriesQuery]
@@ -140,18 +114,10 @@ def list_webhook_deliveries(
     page = deliveries.list_deliveries(
         request.auth, webhook_id, cursor=query.cursor, limit=query.limit, status=query.status
     )
-    answer: dict[str, Any] = {"deliveries": page}
-    if page:
-        answer["pagination"] = {"cursor": page[-1].public_id}
-    return answer
+    return page_of("deliveries", page, lambda last: last.public_id)
 
 
-@router.get(
-    DELIVERY,
-    response=OneDeliveryWithMessage,
-    exclude_none=True,
-    summary="Get a delivery, with its message",
-)
+@router.get(DELIVERY, response=OneDeliveryWithMessage, summary="Get a delivery, with its message")
 def get_webhook_delivery(
     request: AuthenticatedRequest, webhook_id: str, delivery_id: str
 ) -> dict[str, Any]:
@@ -162,7 +128,6 @@ def get_webhook_delivery(
 @router.post(
     DELIVERY + "/resend",
     response=OneDelivery,
-    exclude_none=True,
     summary="Send a delivery again",
     description="Immediately, before pending deliveries, with the same `webhook-id`. A delivered "
     "message can be sent again too. Attempts are made for a day.",

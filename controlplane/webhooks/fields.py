@@ -6,10 +6,9 @@ from typing import Annotated, Any
 from ninja import Field, Schema
 from pydantic import BaseModel, StringConstraints
 
-from controlplane.api.http.attributes import Attributes
-from controlplane.api.http.fields import Stated, Text, Timestamp, several
+from controlplane.api.http.fields import Attributes, Stated, Text, Timestamp, several
 from controlplane.api.responses.shared import Cursor
-from controlplane.events.shape import as_message
+from controlplane.events.recording import as_message
 from controlplane.models import DeliveryStatus, Webhook, WebhookDelivery
 from controlplane.models.webhook import ALL_EVENTS
 from controlplane.webhooks.subscriptions import EVENT_TYPES

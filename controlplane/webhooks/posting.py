@@ -22,9 +22,14 @@ from urllib.parse import urljoin
 
 import certifi
 
-from controlplane.webhooks.addresses import is_allowed_by_operator, may_be_called
 from controlplane.webhooks.lines import Line
-from controlplane.webhooks.urls import NotAllowed, Target, target_of
+from controlplane.webhooks.urls import (
+    NotAllowed,
+    Target,
+    is_allowed_by_operator,
+    may_be_called,
+    target_of,
+)
 
 # Seconds for resolving a name, and for connecting to one address; the TLS handshake has its own
 # CONNECT_TIMEOUT.

@@ -31,7 +31,7 @@ from procrastinate.contrib.django import app
 
 from controlplane import clock
 from controlplane.events import outbox
-from controlplane.events.shape import as_message
+from controlplane.events.recording import as_message
 from controlplane.metrics import figures
 from controlplane.models import DeliveryStatus, Webhook, WebhookDelivery
 from controlplane.webhooks import signing

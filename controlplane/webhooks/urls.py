@@ -1,13 +1,19 @@
-"""Checks a URL that an account sends for a webhook, and the URL of every redirect."""
+"""Checks a URL that an account sends for a webhook, and the URL of every redirect: a request may
+only be sent to public addresses on the Internet, and to the networks that the operator allows.
+
+Through Perch, an account must not reach addresses that only Perch's host can reach
+(`controlplane.address_ranges`).
+"""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from urllib.parse import urlsplit
 
 from django.conf import settings
 
-from controlplane.webhooks.addresses import may_be_called
+from controlplane.address_ranges import NOT_PUBLIC_4, NOT_PUBLIC_6, PUBLIC_6
 
 MAX_URL_LENGTH = 2048
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -83,3 +89,43 @@ def _check_host(host: str) -> None:
         raise NotAllowed(
             f"{host} is not a public address, and not in PERCH_WEBHOOK_ALLOWED_NETWORKS"
         )
+
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+# In these networks, the last 32 bits are the IPv4 address that a packet finally reaches.
+EMBEDDING = [
+    IPv6Network("::ffff:0:0/96"),  # mapped
+    IPv6Network("64:ff9b::/96"),  # NAT64: how a host without IPv4 reaches IPv4 addresses
+]
+
+
+def may_be_called(address: str) -> bool:
+    """True if a request may be sent to this IP address, which is in the form that a resolver
+    returns."""
+    real = _real(address)
+    return _is_within(real, settings.WEBHOOK_ALLOWED_NETWORKS) or _is_public(real)
+
+
+def is_allowed_by_operator(address: str) -> bool:
+    """True if the address is in the networks that the operator allows. Plain HTTP is accepted
+    there."""
+    return _is_within(_real(address), settings.WEBHOOK_ALLOWED_NETWORKS)
+
+
+def _real(address: str) -> Address:
+    found = ip_address(address.partition("%")[0])
+    if isinstance(found, IPv6Address) and _is_within(found, EMBEDDING):
+        return IPv4Address(int(found) & 0xFFFF_FFFF)
+    return found
+
+
+def _is_public(address: Address) -> bool:
+    if isinstance(address, IPv4Address):
+        return not _is_within(address, NOT_PUBLIC_4)
+    return address in PUBLIC_6 and not _is_within(address, NOT_PUBLIC_6)
+
+
+def _is_within(address: Address, networks: Iterable[Network]) -> bool:
+    return any(address in network for network in networks)

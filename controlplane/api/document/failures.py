@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.api.http.auth import BESIDE_THE_PROJECT
 from controlplane.api.http.field_errors import CODES, INVALID, REQUIRED
 from controlplane.api.http.idempotency import METHODS
-from controlplane.api.http.key_limits import BESIDE_THE_PROJECT
 
 ERROR = {
     "title": "Error",

@@ -35,8 +35,8 @@ from controlplane.services.errors import (
     TooManyAtOnce,
     Unprocessable,
 )
-from controlplane.services.idempotency import AnsweredBefore
-from controlplane.services.rules.quotas import QuotaExceeded
+from controlplane.services.rules.idempotency import AnsweredBefore
+from controlplane.services.rules.plan_limits import QuotaExceeded
 from controlplane.services.rules.request_rates import RateLimited
 
 log = logging.getLogger(__name__)

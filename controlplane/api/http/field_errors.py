@@ -8,7 +8,7 @@ from typing import Any
 from django.http import HttpRequest
 from ninja.errors import ValidationError
 
-from controlplane.api.http.unsupported import NOT_OFFERED
+from controlplane.api.http.not_offered import NOT_OFFERED
 from controlplane.services.errors import (
     Conflict,
     FieldError,

@@ -7,11 +7,14 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     GetJsonSchemaHandler,
     PlainSerializer,
     StringConstraints,
+    model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
@@ -225,3 +228,17 @@ Timestamp = Annotated[datetime, PlainSerializer(in_seconds, return_type=str)]
 NamedMoment = Annotated[datetime, PlainSerializer(_in_full, return_type=str)]
 # Printed in microseconds, UTC, with Z.
 Moment = Annotated[datetime, PlainSerializer(_in_microseconds, return_type=str)]
+
+
+class Attributes(BaseModel):
+    """The attributes of a resource, of which a caller sends some. Values are not converted: text
+    and booleans are not accepted as numbers. Null counts as absent."""
+
+    model_config = ConfigDict(strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def without_null(cls, sent: Any) -> Any:
+        if not isinstance(sent, dict):
+            return sent
+        return {name: value for name, value in sent.items() if value is not None}

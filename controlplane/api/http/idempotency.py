@@ -1,4 +1,4 @@
-"""The HTTP part of `Idempotency-Key`. `services.idempotency` documents what it guarantees."""
+"""The HTTP part of `Idempotency-Key`. `services.rules.idempotency` documents what it guarantees."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 
 from controlplane.api.http.errors import unexpected_response
 from controlplane.models import ApiKey
-from controlplane.services.idempotency import Answer, claimed, fingerprint_of
+from controlplane.services.rules.idempotency import Answer, claimed, fingerprint_of
 
 METHODS = frozenset({"POST", "PATCH", "DELETE"})
 # Statuses of responses that ask the caller to retry, or to retry with a valid API key. Such a
@@ -42,7 +42,7 @@ def begin(request: HttpRequest, api_key: ApiKey) -> None:
     """If the request has an idempotency key, begin a transaction in which the request is served and
     its response is stored. The caller has authenticated and authorized the request.
 
-    Raises what `services.idempotency.claimed` raises.
+    Raises what `services.rules.idempotency.claimed` raises.
     """
     key = request.headers.get("Idempotency-Key")
     if key is None or request.method not in METHODS:

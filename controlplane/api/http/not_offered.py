@@ -1,19 +1,94 @@
-"""The calls of Neon's API that this server does not have, each with the reason and the alternative.
-A request for one of them is answered with "not offered" instead of "not found", which would mean
-that the resource is missing. `looked_for` has the lists that are empty here.
+"""What this server does not have of Neon's API: fields and calls, each with what to use instead.
 
-The table is used only for requests that no route serves. So a pattern may match routes too.
+A request that sends such a field is refused, because accepting it without effect would be worse:
+
+    hipaa: Annotated[bool | None, NotOffered("…", unless=(False,))] = None
+
+A request for such a call is answered with "not offered" instead of "not found", which would mean
+that the resource is missing. `looked_for` has the lists that are empty here. The table is used only
+for requests that no route serves. So a pattern may match routes too.
 """
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 from django.http import HttpRequest
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from controlplane.api.http.pagination import NO_RECOVERY
+# The type of the pydantic error for such a field.
+NOT_OFFERED = "not_offered"
+
+
+class NotOffered:
+    """Annotates a field that is refused.
+
+    `instead` is the end of a sentence that says what the server offers in its place. Values in
+    `unless` are accepted, because they describe what is the case anyway. If `only` is given, only
+    the values in it are refused. Null counts as absent (see `Attributes`).
+    """
+
+    def __init__(
+        self, instead: str, *, unless: tuple[Any, ...] = (), only: tuple[Any, ...] | None = None
+    ) -> None:
+        self._instead = instead
+        self._unless = unless
+        self._only = only
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        schema = handler(source)
+        return core_schema.no_info_wrap_validator_function(self._judge, schema)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        described = handler(schema)
+        if self._only is None:
+            # Only these values and null are accepted, whatever else the field's type allows.
+            taken = [_schema_of(one) for one in self._unless]
+            described = {"anyOf": [*taken, {"type": "null"}]} if taken else {"type": "null"}
+        but = ""
+        if self._only is not None:
+            but = f" as {_listed(self._only)}"
+        elif self._unless:
+            but = f" except {_listed(self._unless)}"
+        described["description"] = f"Not offered by this server{but}: {self._instead}."
+        return described
+
+    def _judge(self, value: Any, validate: Callable[[Any], Any]) -> Any:
+        # `_is_among` compares the types too, because in Python 0 equals False.
+        refused = self._only is None or _is_among(value, self._only)
+        if refused and not _is_among(value, self._unless):
+            raise PydanticCustomError(
+                NOT_OFFERED, "not offered by this server: {instead}", {"instead": self._instead}
+            )
+        return validate(value)
+
+
+def _schema_of(value: Any) -> JsonSchemaValue:
+    """The JSON schema of a single value, in a form that client generators know."""
+    if value == {}:
+        return {"type": "object", "maxProperties": 0}
+    return {"type": "boolean" if isinstance(value, bool) else "string", "const": value}
+
+
+def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
+    return any(type(value) is type(one) and value == one for one in values)
+
+
+def _listed(values: tuple[Any, ...]) -> str:
+    words = {True: "true", False: "false"}
+    return ", ".join(f"`{words[one] if isinstance(one, bool) else one}`" for one in values)
+
 
 PREFIX = "/api/v2"
 # Characters of a path that an error message contains at most.
 MAX_PATH_LENGTH = 200
+NO_RECOVERY = "a deleted branch cannot be recovered; take a snapshot before you delete one"
 _AUTH = (
     "this server runs no Neon Auth; run an authentication service that keeps its users in a branch"
 )
@@ -38,7 +113,7 @@ _ACCOUNTS = "an account is one organization with one member; operators manage ac
 _SQL = "POST /sql at the endpoint's host runs SQL over HTTP"
 # Patterns of a path, after the methods if not all are meant. PROJECT, BRANCH and ORGANIZATION stand
 # for the path of one.
-NOT_OFFERED = {
+CALLS = {
     "/projects/auth/(create|keys|transfer_ownership|user)": _AUTH,
     "PROJECT/auth/.+": _AUTH,
     "BRANCH/auth(/.+)?": _AUTH,
@@ -92,7 +167,7 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile(f"(?:{methods.replace(',', '|') or '[A-Z]+'}) {path}")
 
 
-_KNOWN = [(_pattern(template), reason) for template, reason in NOT_OFFERED.items()]
+_KNOWN = [(_pattern(template), reason) for template, reason in CALLS.items()]
 
 
 def why_not_offered(method: str, path: str) -> str | None:

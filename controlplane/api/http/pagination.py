@@ -1,20 +1,22 @@
 """Query parameters: of lists (a limit and the cursor of the previous page), of a request that waits
 for an operation, and of connection strings."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 from ninja import Field, Schema
 from pydantic import BeforeValidator
 
 from controlplane.actors import ActorType
 from controlplane.api.http.fields import UUID, Stated, Text, ids_like, one_of
-from controlplane.api.http.unsupported import NotOffered
+from controlplane.api.http.not_offered import NO_RECOVERY, NotOffered
 from controlplane.models import Action, OperationStatus
 from controlplane.models.operation_pages import OperationFilter
 from controlplane.services.branch_pages import MAX_LIMIT, BranchFilters, SortBy, SortOrder
-from controlplane.services.operation_filters import MAX_IDS, filter_of
+from controlplane.services.operations import MAX_IDS, filter_of
 
-NO_RECOVERY = "a deleted branch cannot be recovered; take a snapshot before you delete one"
+Row = TypeVar("Row")
+
 ORG_ID_DESCRIPTION = "The caller's organization; any other is answered 404."
 
 
@@ -26,6 +28,14 @@ def _lowercase(value: Any) -> Any:
 def _flag(value: Any) -> Any:
     """A flag of a query, before it is parsed."""
     return {"true": True, "false": False}.get(str(value).lower(), value)
+
+
+def page_of(name: str, rows: Sequence[Row], cursor: Callable[[Row], str]) -> dict[str, Any]:
+    """The response with a page of a list. It has the cursor of its last row, if it has rows."""
+    page: dict[str, Any] = {name: rows}
+    if rows:
+        page["pagination"] = {"cursor": cursor(rows[-1])}
+    return page
 
 
 class PageQuery(Schema):

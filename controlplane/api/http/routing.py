@@ -1,16 +1,186 @@
-"""The router of the API's resources. It is ninja's router, except that
-`controlplane.api.http.rendering` renders what a view returns, and the result is sent unchanged."""
+"""The router of the API's resources. It is ninja's router, except that rows are rendered here, by
+the schema of the response, and the result is sent unchanged.
 
-from collections.abc import Callable
+ninja would validate each row against its schema, dump the validated model, and write the dump as
+JSON. That takes nine tenths of the time of a long list. The rows come from the services and need no
+validation. So this module reads each schema once, to learn which attributes to take from a row and
+how to print them. `tests/controlplane/api/test_rendering.py` compares its results with ninja's for
+every kind of row. orjson writes the JSON.
+
+One rule holds for every response: a field with a default is left out if it is None, as clients
+expect. A field without a default is always present, possibly null. `required` in the OpenAPI
+document says the same.
+"""
+
+import json
+import types
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from enum import Enum
 from functools import wraps
-from typing import Any
+from operator import attrgetter
+from typing import Any, Literal, Union, get_args, get_origin
+from uuid import UUID
 
+import orjson
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from ninja import Router as NinjaRouter
 from ninja.errors import ValidationError
+from pydantic import BaseModel, PlainSerializer
+from pydantic.fields import FieldInfo
 
-from controlplane.api.http.rendering import Render, as_json, renderer
+from controlplane.api.http.fields import in_seconds
+
+Render = Callable[[Any], Any]
+Getter = Callable[[Any], Any]
+# How to read one kind of source: a function that returns the values which need no rendering, the
+# names of those values, and a getter for each remaining field.
+Reader = tuple[Callable[[Any], Iterable[Any]], list[str], list[tuple[str, Getter]]]
+
+# Timestamps are printed in seconds, UTC, with Z (`fields.Timestamp`).
+OPTIONS = orjson.OPT_OMIT_MICROSECONDS | orjson.OPT_UTC_Z
+# Types whose values orjson prints correctly without conversion.
+PLAIN = (str, int, float, bool, dict, UUID, Enum, type(None))
+
+
+def as_json(answer: Any) -> bytes:
+    try:
+        return orjson.dumps(answer, option=OPTIONS)
+    except TypeError:
+        # A free-form field, which callers fill, contains an integer of more than 64 bits.
+        return json.dumps(answer, default=_plain).encode()
+
+
+def _plain(value: Any) -> str:
+    return in_seconds(value) if isinstance(value, datetime) else str(value)
+
+
+def renderer(annotation: Any) -> Render | None:
+    """A function that converts a value of this type for `as_json`; None if no conversion is needed.
+
+    Raises TypeError for a type that no response has used yet: add support for it here.
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return _optional([one for one in arguments if one is not type(None)])
+    if origin in (list, Iterable):
+        return _all(renderer(arguments[0]))
+    if origin is dict:
+        return _values(renderer(arguments[1]))
+    if annotation is Any or annotation is datetime or origin is Literal:
+        return None
+    if isinstance(annotation, type):
+        if issubclass(annotation, BaseModel):
+            return SchemaRenderer(annotation)
+        if issubclass(annotation, PLAIN):
+            return None
+    if metadata := getattr(annotation, "__metadata__", None):
+        return _annotated(arguments[0], metadata)
+    raise TypeError(f"fields of the type {annotation} are not supported yet")
+
+
+def _annotated(annotation: Any, metadata: Iterable[Any]) -> Render | None:
+    for one in metadata:
+        if isinstance(one, PlainSerializer):
+            # orjson already prints timestamps like `in_seconds`.
+            return None if one.func is in_seconds else one.func  # type: ignore[return-value]
+    return renderer(annotation)
+
+
+def _optional(others: list[Any]) -> Render | None:
+    renders = [renderer(one) for one in others]
+    if not any(renders):
+        return None
+    if len(renders) > 1:
+        raise TypeError(f"a value of one of {others} would be ambiguous")
+    (render,) = renders
+    assert render is not None
+    return lambda value: None if value is None else render(value)
+
+
+def _all(render: Render | None) -> Render:
+    if render is None:
+        return list
+    return lambda values: [render(value) for value in values]
+
+
+def _values(render: Render | None) -> Render | None:
+    if render is None:
+        return None
+    return lambda found: {name: render(value) for name, value in found.items()}
+
+
+class SchemaRenderer:
+    """Takes the fields of a schema from an object or a dict, and honours ninja's resolvers
+    (`resolve_<field>`)."""
+
+    def __init__(self, schema: type[BaseModel]) -> None:
+        self._schema = schema
+        # The reader of each type of source, made when the first source of that type is rendered.
+        self._readers: dict[type, Reader] = {}
+        # By their names in JSON. Some differ from the Python names, which pydantic reserves.
+        self._fields = {
+            field.serialization_alias or name: field for name, field in schema.model_fields.items()
+        }
+        self._optional = [name for name, field in self._fields.items() if not field.is_required()]
+
+    def __call__(self, source: Any) -> dict[str, Any]:
+        plain, names, others = self._readers.get(type(source)) or self._reader_of(source)
+        answer = dict(zip(names, plain(source), strict=True))
+        for name, get in others:
+            answer[name] = get(source)
+        for name in self._optional:
+            if answer[name] is None:
+                del answer[name]
+        return answer
+
+    def _reader_of(self, source: Any) -> Reader:
+        plain: list[str] = []
+        others: list[tuple[str, Getter]] = []
+        for name, field in self._fields.items():
+            get, render = self._getter(name, field, source), _renderer_of(field)
+            if isinstance(get, attrgetter) and render is None:
+                plain.append(name)
+            else:
+                others.append((name, _rendered(get, render)))
+        reader = _attributes(plain), plain, others
+        self._readers[type(source)] = reader
+        return reader
+
+    def _getter(self, name: str, field: FieldInfo, source: Any) -> Getter:
+        if resolve := getattr(self._schema, f"resolve_{name}", None):
+            return resolve  # type: ignore[no-any-return]
+        if isinstance(source, dict):
+            if field.is_required():
+                return lambda found: found[name]
+            default = field.get_default(call_default_factory=True, validated_data={})
+            return lambda found: found.get(name, default)
+        # An attribute that only some rows have, such as a password, is not on the row's class.
+        if field.is_required() or hasattr(type(source), name):
+            return attrgetter(name)
+        default = field.get_default(call_default_factory=True, validated_data={})
+        return lambda row: getattr(row, name, default)
+
+
+def _attributes(names: list[str]) -> Callable[[Any], Iterable[Any]]:
+    """A getter of a sequence of values. For a single name, attrgetter would return the value
+    itself instead of a sequence."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda source: [getattr(source, name) for name in names]
+
+
+def _renderer_of(field: FieldInfo) -> Render | None:
+    # pydantic keeps the annotations of the field itself separately from its type.
+    return _annotated(field.annotation, field.metadata)
+
+
+def _rendered(get: Getter, render: Render | None) -> Getter:
+    if render is None:
+        return get
+    return lambda source: render(get(source))
+
 
 JSON = "application/json; charset=utf-8"
 
@@ -22,7 +192,7 @@ class Router(NinjaRouter):
         if "response" not in options:
             raise TypeError(f"{methods} {path}: name the schema of its answer, response=…")
         parameters: set[str] = set()
-        rendered = _rendered(view_func, options["response"], parameters)
+        rendered = _rendered_view(view_func, options["response"], parameters)
         # Rendered responses use the fields' aliases, so the document must show aliases as well.
         super().add_api_operation(path, methods, rendered, **options | {"by_alias": True})
         for model in self.path_operations[path].operations[-1].models:
@@ -30,7 +200,7 @@ class Router(NinjaRouter):
                 parameters.update(model.__ninja_flatten_map__)
 
 
-def _rendered(
+def _rendered_view(
     view: Callable[..., Any], response: Any, parameters: set[str]
 ) -> Callable[..., HttpResponseBase]:
     """Wrap the view so that its return value is rendered by the schema of its status. A response

@@ -1,13 +1,13 @@
-"""The request fields by which operators manage accounts."""
+"""The request fields of API keys, and those by which operators manage accounts."""
 
 from typing import Annotated
 
 from ninja import Schema
 from pydantic import BaseModel, Field
 
-from controlplane.api.http.attributes import Attributes
-from controlplane.api.http.fields import ShortName, Stated, Text
+from controlplane.api.http.fields import Attributes, PointInTime, ShortName, Stated, Text
 from controlplane.models import Plan
+from controlplane.services.accounts import KeySpec
 
 PlanName = Annotated[
     Text, Stated(enum=list(Plan.values)), Field(description="The plan, which sets its limits")
@@ -36,3 +36,26 @@ class UpdateAccount(BaseModel):
 
 class DeletionQuery(Schema):
     name: Text = Field(description="The account's name, as a confirmation")
+
+
+class CreateApiKey(Attributes):
+    key_name: ShortName
+    project_id: Text | None = Field(
+        None,
+        description="The only project that the key can access; without it, all of the "
+        "account's projects.",
+    )
+    read_only: bool = Field(
+        False, description="Whether the key can neither change anything nor read passwords."
+    )
+    expires_at: PointInTime | None = Field(
+        None, description="When the key expires; without it, never."
+    )
+
+    def spec(self) -> KeySpec:
+        return KeySpec(
+            name=self.key_name,
+            project_id=self.project_id,
+            read_only=self.read_only,
+            expires_at=self.expires_at,
+        )

@@ -4,15 +4,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from controlplane.api.http.attributes import Attributes
-from controlplane.api.http.fields import WHOLE, Name, Notes, PointInTime, Text
-from controlplane.api.http.unsupported import NotOffered
+from controlplane.api.http.fields import WHOLE, Attributes, Name, Notes, PointInTime, Text
+from controlplane.api.http.not_offered import NotOffered
 from controlplane.api.requests.endpoints import NewBranchEndpoint
 from controlplane.services.branches import BranchChanges as Changes
 from controlplane.services.branches import BranchSpec
-from controlplane.services.history import MomentSpec
 from controlplane.services.restoring import RestoreSpec
 from controlplane.services.rules.branch_expiry import Expiry
+from controlplane.services.rules.history import MomentSpec
 
 OF_PARENT = ("parent_timestamp", "parent_lsn")
 OF_SOURCE = ("source_timestamp", "source_lsn")

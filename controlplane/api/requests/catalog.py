@@ -2,8 +2,7 @@
 
 from pydantic import BaseModel
 
-from controlplane.api.http.attributes import Attributes
-from controlplane.api.http.fields import Identifier
+from controlplane.api.http.fields import Attributes, Identifier
 
 
 class NewRole(Attributes):

@@ -5,9 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from controlplane.api.endpoint_fields import sent_attributes, with_request_fields
-from controlplane.api.http.attributes import Attributes
-from controlplane.api.http.fields import JsonObject, Stated, Text, TextMap
-from controlplane.api.http.unsupported import NotOffered
+from controlplane.api.http.fields import Attributes, JsonObject, Stated, Text, TextMap
+from controlplane.api.http.not_offered import NotOffered
 from controlplane.models import ATTRIBUTES
 from controlplane.services.rules import endpoint_attributes, endpoint_settings
 from controlplane.services.rules.endpoint_settings import POOLER_SETTINGS

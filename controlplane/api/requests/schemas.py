@@ -5,9 +5,8 @@ from typing import Literal
 from ninja import Field, Schema
 from pydantic import BaseModel
 
-from controlplane.api.http.attributes import Attributes
-from controlplane.api.http.fields import PointInTime, Text
-from controlplane.services.history import MomentSpec
+from controlplane.api.http.fields import Attributes, PointInTime, Text
+from controlplane.services.rules.history import MomentSpec
 
 AT = "A past moment of the branch: RFC 3339, with a time zone"
 POSITION = "A past position in the branch's log, such as `0/1A2B3C4D`"

@@ -5,10 +5,9 @@ from typing import Annotated
 from ninja import Field, Schema
 from pydantic import BaseModel
 
-from controlplane.api.http.attributes import Attributes
-from controlplane.api.http.fields import Name, PointInTime, Text
+from controlplane.api.http.fields import Attributes, Name, PointInTime, Text
 from controlplane.api.requests.schemas import MomentQuery, NamesMoment
-from controlplane.services.history import MomentSpec
+from controlplane.services.rules.history import MomentSpec
 from controlplane.services.snapshots import SnapshotChanges, SnapshotRestore, SnapshotSpec
 
 EXPIRES_AT = (

@@ -7,12 +7,12 @@ from typing import Literal, Self
 from ninja import Schema
 
 from controlplane.api.http.fields import NamedMoment, Timestamp
-from controlplane.api.responses.catalog import DatabaseOut, RoleOut
-from controlplane.api.responses.connections import ConnectionDetails
+from controlplane.api.responses.catalog import ConnectionDetails, DatabaseOut, RoleOut
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
+from controlplane.api.responses.shared import FromConsumed
 from controlplane.models import Branch
-from controlplane.services.history import lsn_text
+from controlplane.services.rules.history import lsn_text
 
 # The state of a branch while the data of another branch replaces its own. It is not stored, but
 # derived from the branch's operations.
@@ -24,7 +24,7 @@ class CreatedBy(Schema):
     image: str
 
 
-class BranchOut(Schema):
+class BranchOut(FromConsumed):
     id: str
     project_id: str
     parent_id: str | None = None
@@ -75,26 +75,6 @@ class BranchOut(Schema):
     @staticmethod
     def resolve_primary(branch: Branch) -> bool:
         return branch.default
-
-    @staticmethod
-    def resolve_cpu_used_sec(branch: Branch) -> int:
-        return int(branch.consumed.compute_seconds)
-
-    @staticmethod
-    def resolve_compute_time_seconds(branch: Branch) -> int:
-        return int(branch.consumed.compute_seconds)
-
-    @staticmethod
-    def resolve_active_time_seconds(branch: Branch) -> int:
-        return int(branch.consumed.active_seconds)
-
-    @staticmethod
-    def resolve_written_data_bytes(branch: Branch) -> int:
-        return branch.consumed.written_bytes
-
-    @staticmethod
-    def resolve_data_transfer_bytes(branch: Branch) -> int:
-        return branch.consumed.transferred_bytes
 
 
 class OneBranch(Schema):

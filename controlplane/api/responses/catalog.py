@@ -1,4 +1,4 @@
-"""The response fields of roles and databases."""
+"""The response fields of roles, databases and connection strings."""
 
 from ninja import Schema
 
@@ -51,3 +51,20 @@ class Databases(Schema):
 
 class DatabaseAndOperations(OneDatabase, OperationsOut):
     pass
+
+
+class ConnectionParameters(Schema):
+    database: str
+    password: str
+    role: str
+    host: str
+    pooler_host: str
+
+
+class ConnectionDetails(Schema):
+    connection_uri: str
+    connection_parameters: ConnectionParameters
+
+
+class ConnectionUri(Schema):
+    uri: str

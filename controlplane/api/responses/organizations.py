@@ -8,7 +8,7 @@ from typing import Any
 from ninja import Field, Schema
 
 from controlplane.api.http.fields import Timestamp
-from controlplane.api.responses.key_limits import KeyLimits
+from controlplane.api.responses.accounts import KeyLimits
 from controlplane.models import Account
 
 # The namespace of members' UUIDs, so that an account always has the same member id.

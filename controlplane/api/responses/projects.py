@@ -1,5 +1,6 @@
-"""The response fields of projects."""
+"""The response fields of projects, their settings, and the defaults for their future endpoints."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -8,26 +9,63 @@ from ninja import Schema
 from pydantic import Field
 
 from controlplane import clock
+from controlplane.api.endpoint_fields import with_response_fields
 from controlplane.api.http.fields import Timestamp
 from controlplane.api.responses.branches import BranchOut
-from controlplane.api.responses.catalog import DatabaseOut, RoleOut
-from controlplane.api.responses.connections import ConnectionDetails
+from controlplane.api.responses.catalog import ConnectionDetails, DatabaseOut, RoleOut
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.api.responses.organizations import email_of
-from controlplane.api.responses.project_settings import (
-    DefaultEndpointSettingsOut,
-    ProjectSettingsOut,
-    answered_settings,
-)
 from controlplane.api.responses.shared import (
     UNLIMITED_MEBIBYTES,
     Cursor,
+    FromConsumed,
     as_limit,
     subscription_type,
 )
-from controlplane.models import Project
+from controlplane.models import ATTRIBUTES, Durability, Project
 from controlplane.models.consumed import next_period, period_of
+
+
+class QuotaOut(Schema):
+    active_time_seconds: int | None = None
+    compute_time_seconds: int | None = None
+    written_data_bytes: int | None = None
+    data_transfer_bytes: int | None = None
+    logical_size_bytes: int | None = None
+
+
+class AllowedIpsOut(Schema):
+    ips: list[str]
+    protected_branches_only: bool
+    # The older name of `protected_branches_only`.
+    primary_branch_only: bool
+
+
+class ProjectSettingsOut(Schema):
+    """A project's settings. A setting that was never set is absent."""
+
+    quota: QuotaOut | None = None
+    allowed_ips: AllowedIpsOut | None = None
+    block_public_connections: bool | None = None
+    block_outbound_connections: bool | None = None
+    enable_logical_replication: bool | None = None
+    durability: Durability | None = None
+
+
+@with_response_fields((one for one in ATTRIBUTES.values() if one.in_defaults), always=False)
+class DefaultEndpointSettingsOut(Schema):
+    pg_settings: dict[str, str] | None = None
+    pgbouncer_settings: dict[str, str] | None = None
+
+
+def answered_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a project's stored settings to the form of `ProjectSettingsOut`."""
+    allowed = stored.get("allowed_ips")
+    if allowed is None:
+        return dict(stored)
+    only_protected = allowed["protected_branches_only"]
+    return {**stored, "allowed_ips": {**allowed, "primary_branch_only": only_protected}}
 
 
 class Owner(Schema):
@@ -37,7 +75,7 @@ class Owner(Schema):
     subscription_type: str
 
 
-class ProjectListItemOut(Schema):
+class ProjectListItemOut(FromConsumed):
     # Consumption fields count from the start of the current consumption period.
     id: str
     platform_id: str = "local"
@@ -90,10 +128,6 @@ class ProjectListItemOut(Schema):
         return int(project.consumed.active_seconds)
 
     @staticmethod
-    def resolve_cpu_used_sec(project: Project) -> int:
-        return int(project.consumed.compute_seconds)
-
-    @staticmethod
     def resolve_synthetic_storage_size(project: Project) -> int:
         return project.consumed.stored_bytes + project.consumed.history_bytes
 
@@ -135,22 +169,6 @@ class ProjectOut(ProjectListItemOut):
     @staticmethod
     def resolve_data_storage_bytes_hour(project: Project) -> int:
         return int(project.consumed.byte_hours)
-
-    @staticmethod
-    def resolve_data_transfer_bytes(project: Project) -> int:
-        return project.consumed.transferred_bytes
-
-    @staticmethod
-    def resolve_written_data_bytes(project: Project) -> int:
-        return project.consumed.written_bytes
-
-    @staticmethod
-    def resolve_compute_time_seconds(project: Project) -> int:
-        return int(project.consumed.compute_seconds)
-
-    @staticmethod
-    def resolve_active_time_seconds(project: Project) -> int:
-        return int(project.consumed.active_seconds)
 
     @staticmethod
     def resolve_consumption_period_start(project: Project) -> datetime:

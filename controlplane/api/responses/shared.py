@@ -2,7 +2,7 @@
 
 from ninja import Schema
 
-from controlplane.models import Account, Plan
+from controlplane.models import Account, Branch, Plan, Project
 
 # The size limit of a branch if the plan sets none: more than the disk of any host.
 UNLIMITED_MEBIBYTES = 1 << 30
@@ -12,6 +12,30 @@ UNLIMITED = -1
 
 class Cursor(Schema):
     cursor: str
+
+
+class FromConsumed(Schema):
+    """Resolves the fields about what a branch or project has consumed in the present period."""
+
+    @staticmethod
+    def resolve_cpu_used_sec(row: Branch | Project) -> int:
+        return int(row.consumed.compute_seconds)
+
+    @staticmethod
+    def resolve_compute_time_seconds(row: Branch | Project) -> int:
+        return int(row.consumed.compute_seconds)
+
+    @staticmethod
+    def resolve_active_time_seconds(row: Branch | Project) -> int:
+        return int(row.consumed.active_seconds)
+
+    @staticmethod
+    def resolve_written_data_bytes(row: Branch | Project) -> int:
+        return row.consumed.written_bytes
+
+    @staticmethod
+    def resolve_data_transfer_bytes(row: Branch | Project) -> int:
+        return row.consumed.transferred_bytes
 
 
 def subscription_type(account: Account) -> str:

@@ -23,11 +23,11 @@ from pathlib import Path
 
 from django.conf import settings
 
+from controlplane.address_ranges import NOT_PUBLIC_4, NOT_PUBLIC_6, PUBLIC_6
 from controlplane.compute.data.branch_data import branch_dir
 from controlplane.compute.host.account_numbers import directories_by_number
 from controlplane.compute.host.accounts import account_of, account_range, shared_account
 from controlplane.process_accounts import acts_as_root, passing_capabilities
-from controlplane.public_addresses import NOT_PUBLIC_4, NOT_PUBLIC_6, PUBLIC_6
 
 # Lists the tables of this host: links named after the tables, to their state directories.
 TABLES = Path("/run/perch/tables")

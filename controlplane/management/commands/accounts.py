@@ -1,14 +1,13 @@
 """`manage.py accounts`: lists the accounts, or creates, changes, disables, deletes or recovers one;
 `accounts keys` lists or revokes the API keys of one."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
 from controlplane.models import Plan
-from controlplane.running.service_command import ServiceCommand
+from controlplane.running.service_command import ServiceCommand, table
 from controlplane.services import account_management as management
 from controlplane.services.accounts import create_account, list_keys, revoke_key
 from controlplane.services.errors import ServiceError
@@ -108,7 +107,7 @@ class Command(ServiceCommand):
                     ", ".join(mark for mark, holds in marks if holds),
                 )
             )
-        self._table(rows)
+        self.stdout.write(table(rows))
 
     def _keys(self, *, key_action: str, name: str, key_id: int = 0, **options: Any) -> None:
         account = management.find_account(name=name)
@@ -133,13 +132,7 @@ class Command(ServiceCommand):
                     ", ".join(words for words, holds in limits if holds),
                 )
             )
-        self._table(rows)
-
-    def _table(self, rows: Sequence[tuple[str, ...]]) -> None:
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            self.stdout.write("  ".join(cells).rstrip())
+        self.stdout.write(table(rows))
 
 
 def _day(at: datetime | None) -> str:

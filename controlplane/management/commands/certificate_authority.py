@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from controlplane.running.service_command import ServiceCommand
-from controlplane.services.regions import certificate_authorities
+from controlplane.services.hosts import certificate_authorities
 
 
 class Command(ServiceCommand):

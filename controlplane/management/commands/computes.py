@@ -21,7 +21,7 @@ from controlplane.running.service_command import ServiceCommand
 from controlplane.running.stopping import stop_computes
 from controlplane.services.endpoints import restart_endpoint
 from controlplane.services.errors import ServiceError
-from controlplane.services.status import on_replaced_postgres
+from controlplane.services.monitoring.health import on_replaced_postgres
 
 
 class Command(ServiceCommand):

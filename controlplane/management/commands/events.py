@@ -6,11 +6,11 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from controlplane.events.shape import as_json
+from controlplane.events.recording import as_json
 from controlplane.models import Account, Event
 from controlplane.running.service_command import ServiceCommand
 from controlplane.services.errors import Invalid
-from controlplane.services.event_filters import EventFilter, types_named
+from controlplane.services.monitoring.events import EventFilter, types_named
 
 
 class Command(ServiceCommand):

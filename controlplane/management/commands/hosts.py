@@ -18,8 +18,13 @@ from controlplane.fleet.lost_hosts import declare_lost
 from controlplane.fleet.moves import empty_host, move
 from controlplane.models import Action, Host
 from controlplane.operations.own_host import adopt_host
-from controlplane.running.host_table import FORCE_HELP, ago, jobs_by_host, table
-from controlplane.running.service_command import ServiceCommand
+from controlplane.running.service_command import (
+    FORCE_HELP,
+    ServiceCommand,
+    ago,
+    jobs_by_host,
+    table,
+)
 from controlplane.services.errors import ServiceError
 from controlplane.services.hosts import counted, drain_host, find_host, refuse_running, remove_host
 

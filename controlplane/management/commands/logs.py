@@ -6,14 +6,12 @@ from collections.abc import Iterable
 from contextlib import ExitStack, closing, suppress
 from typing import Any
 
-from django.conf import settings
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 from django.db import connection
 
 from controlplane.compute.data.state_directory import StateDirectoryUnusable, check_ours
 from controlplane.compute.host.log_lines import SOURCES, Follower, LogLine, last_lines
-from controlplane.models import Endpoint
-from controlplane.running.service_command import ServiceCommand
+from controlplane.running.service_command import ServiceCommand, endpoint_here
 
 # Seconds between two looks at files that are followed.
 POLL_INTERVAL = 0.25
@@ -69,15 +67,9 @@ def branch_of(endpoint_id: str) -> str:
     """The branch whose logs are the endpoint's. Raises CommandError, StateDirectoryUnusable."""
     try:
         check_ours()
-        endpoint = Endpoint.objects.filter(id=endpoint_id, deleted_at=None).first()
-        if endpoint is None:
-            raise CommandError(f'unknown endpoint "{endpoint_id}"')
-        host = endpoint.project.host_id
-        if host != settings.HOST_NAME:
-            raise CommandError(f'the endpoint is on the host "{host}": run this there')
+        return endpoint_here(endpoint_id).branch_id
     finally:
         connection.close()
-    return endpoint.branch_id
 
 
 def text_of(line: LogLine) -> str:

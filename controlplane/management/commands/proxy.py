@@ -39,7 +39,7 @@ from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.proxy.wire.tls import OperatorIdentity, TlsIdentity
 from controlplane.running.proxy_account import ProxyInputs, proxy_inputs, sockets_directory
 from controlplane.running.supervision import MARK
-from controlplane.services.regions import publish_certificate_authority, publish_peer
+from controlplane.services.hosts import publish_certificate_authority, publish_peer
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,14 @@ from django.db import transaction
 
 from controlplane.models import Host, Region
 from controlplane.operations.own_host import adopt_host
-from controlplane.running.host_table import FORCE_HELP, ago, jobs_by_host, oldest, table
-from controlplane.running.service_command import ServiceCommand
+from controlplane.running.service_command import (
+    FORCE_HELP,
+    ServiceCommand,
+    ago,
+    jobs_by_host,
+    oldest,
+    table,
+)
 from controlplane.services.errors import ServiceError
 from controlplane.services.hosts import counted, refuse_running, remaining_text, remove_host
 

@@ -5,10 +5,14 @@ from typing import Any
 import psycopg
 from django.core.management.base import CommandError
 
-from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
+from controlplane.database.secret_keys import (
+    OtherSecretKey,
+    RotationRefused,
+    refuse_other_key,
+    rotate,
+)
 from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.running.service_command import ServiceCommand
-from controlplane.services.key_rotation import RotationRefused, rotate
 
 
 class Command(ServiceCommand):

@@ -41,7 +41,7 @@ from controlplane.models import Account, ApiKey, Host, Plan
 from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.operations.rounds.reconcile import reconcile_host
 from controlplane.proxy.listeners import is_offered
-from controlplane.running.coming_up import ComingUp
+from controlplane.running.coming_up import ComingUp, bar
 from controlplane.running.greeting import greeting, reachable
 from controlplane.running.host_resources import (
     raise_file_limit,
@@ -54,7 +54,6 @@ from controlplane.running.process_setup import (
     prepare_address_file,
     set_up_files,
 )
-from controlplane.running.progress_bar import bar
 from controlplane.running.proxy_account import sockets_directories
 from controlplane.running.replacing import MAKE_ROOM, holding_state_directory
 from controlplane.running.service_command import ServiceCommand

@@ -10,7 +10,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections
 from controlplane.models import Operation, OperationStatus
 from controlplane.operations.engine.scheduling import HostAway
 from controlplane.running.service_command import ServiceCommand
-from controlplane.services import upgrading
+from controlplane.services import project_changes
 from controlplane.services.errors import ServiceError
 
 POLL_INTERVAL = 0.5  # seconds
@@ -33,12 +33,12 @@ class Command(ServiceCommand):
         super().add_arguments(parser)
 
     def handle(self, *args: Any, project: str, to: int, check: bool, **options: Any) -> None:
-        *_, operation = upgrading.upgrade(project, to=to, only_check=check)
+        *_, operation = project_changes.upgrade_project(project, to=to, only_check=check)
         self.stdout.write(f"Operation {operation.id} of project {project}. Ctrl-C cancels it.")
         try:
             ended = self._wait_for(operation)
         except KeyboardInterrupt:
-            if why_not := upgrading.cancel(operation):
+            if why_not := project_changes.cancel_upgrade(operation):
                 self.stderr.write(f"Not cancelled: {why_not}.")
             ended = self._wait_for(operation)
         if ended.status != OperationStatus.FINISHED:

@@ -40,7 +40,7 @@ from controlplane.events.catalog import (
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import Branch, Database, Event, Project, Role
-from controlplane.models.reserved_names import is_reserved_database, is_reserved_role
+from controlplane.models.names import is_reserved_database, is_reserved_role
 
 log = logging.getLogger(__name__)
 

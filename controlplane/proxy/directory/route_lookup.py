@@ -8,7 +8,7 @@ from functools import partial
 from controlplane import clock
 from controlplane.compute.catalog.reading import is_placeholder, is_verifier, placeholder_of
 from controlplane.models.connecting import RouteRow, ServedHost, find_route
-from controlplane.models.reserved_names import is_reserved_role
+from controlplane.models.names import is_reserved_role
 from controlplane.proxy.authentication.access_rules import AccessRules, parse_rules
 from controlplane.proxy.directory.cache import EndpointCache
 from controlplane.proxy.directory.changes import ComputeStates

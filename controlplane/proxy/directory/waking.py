@@ -29,7 +29,7 @@ from controlplane.proxy.wire.errors import (
 )
 from controlplane.services import waking
 from controlplane.services.errors import EndpointDisabled, ServiceError
-from controlplane.services.rules.quotas import QuotaExceeded
+from controlplane.services.rules.plan_limits import QuotaExceeded
 
 log = logging.getLogger(__name__)
 

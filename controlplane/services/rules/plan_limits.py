@@ -1,7 +1,8 @@
-"""Refuses to create what exceeds the limits of the account's plan (`models.plans`).
+"""Refuses to create what exceeds the limits of the account's plan (`models.plans`), and to start an
+endpoint if a quota in its project's settings is used up (`operations.quotas`).
 
-Each check runs under a lock that keeps its count correct until the transaction ends. If the plan
-has no limit, nothing is counted, and nothing is locked beyond what the caller has locked.
+Each check of a plan runs under a lock that keeps its count correct until the transaction ends. If
+the plan has no limit, nothing is counted, and nothing is locked beyond what the caller has locked.
 """
 
 from controlplane.models import (
@@ -17,8 +18,10 @@ from controlplane.models import (
     Snapshot,
     Webhook,
 )
+from controlplane.operations.quotas import UsedUp, used_up
 from controlplane.services.errors import (
     Locked,
+    ServiceError,
     TooManyAtOnce,
     Unprocessable,
     locking_within_bound,
@@ -159,3 +162,23 @@ def _refuse_past(account: Account, things: str, limit: int, have: int, *, code: 
             "Delete what you do not need, or ask the operator for a larger plan",
             code=code,
         )
+
+
+class QuotaExceeded(ServiceError):
+    """The project has used up a quota of its settings. `words` is the message that clients of
+    Neon's API know."""
+
+    def __init__(self, used_up: UsedUp) -> None:
+        quota = used_up.quota
+        super().__init__(
+            f'{used_up.words} quota:"{quota.field}", limit:"{used_up.limit}", '
+            f'used:"{used_up.used}"',
+            code=quota.code,
+        )
+        self.words = used_up.words
+
+
+def refuse_used_up(project: Project, branch: Branch) -> None:
+    """Raises QuotaExceeded if a used-up quota prevents an endpoint of the branch from starting."""
+    if found := used_up(project, branch):
+        raise QuotaExceeded(found)

@@ -1,6 +1,6 @@
 """Names that a role or a database may not have."""
 
-from controlplane.models.reserved_names import is_reserved_database, is_reserved_role
+from controlplane.models.names import is_reserved_database, is_reserved_role
 from controlplane.services.errors import Unprocessable
 
 # HTTP clients remove these path segments from URLs.

@@ -16,7 +16,7 @@ from django.utils import timezone
 from controlplane.models import Account, ApiKey, Host, IdempotentRequest
 from controlplane.operations.rounds import kept_requests
 from controlplane.operations.rounds.kept_requests import forget_requests
-from controlplane.services.idempotency import RETENTION, lock_of
+from controlplane.services.rules.idempotency import RETENTION, lock_of
 from tests.controlplane.api.test_request_limits import locked_row, wait_for_tries
 from tests.support.another_api import AnotherApi, another_api, kill
 from tests.support.client import Client

@@ -1,4 +1,4 @@
-"""`controlplane.api.http.rendering` renders rows as their schemas would, and only services
+"""`controlplane.api.http.routing` renders rows as their schemas would, and only services
 query."""
 
 import ast
@@ -14,7 +14,7 @@ from django.utils import timezone
 from ninja import Schema
 
 from controlplane import api
-from controlplane.api.http.rendering import as_json, renderer
+from controlplane.api.http.routing import as_json, renderer
 from controlplane.api.responses.branches import BranchOut
 from controlplane.api.responses.catalog import DatabaseOut, RoleOut
 from controlplane.api.responses.endpoints import EndpointOut

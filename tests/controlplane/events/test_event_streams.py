@@ -10,10 +10,10 @@ from django.db import connection
 from controlplane.api.event_tail import MAX_WAITING, Reader
 from controlplane.models import Account, Event, Host
 from controlplane.models import Project as Rows
-from controlplane.services.event_filters import EventFilter
-from controlplane.services.event_tail import (
+from controlplane.services.monitoring.events import (
     ID_LEAP,
     NOTHING,
+    EventFilter,
     Position,
     missed,
     position_now,

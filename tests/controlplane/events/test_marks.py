@@ -6,7 +6,7 @@ from django.test import Client as DjangoClient
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.models import Account, Host
-from controlplane.services.marks import mark_of_account
+from controlplane.services.monitoring.dashboard import mark_of_account
 from tests.controlplane.api.test_key_limits import limited
 from tests.controlplane.events.test_list_events import write
 from tests.controlplane.rows import make_project

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.models import Branch, HistoryChain
 from controlplane.services.errors import Unprocessable
-from controlplane.services.history import History, PastMoment
+from controlplane.services.rules.history import History, PastMoment
 from tests.selection import first_of
 from tests.support.past import history, left_of_history, notes, with_history, write
 from tests.support.project import Project, refusal

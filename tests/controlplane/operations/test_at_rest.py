@@ -21,7 +21,7 @@ from controlplane.operations.rounds.catalog_mending import mend_catalogs
 from controlplane.operations.rounds.idleness import suspend_idle_endpoints
 from controlplane.operations.rounds.sizes import measure_nearly_full, measure_sizes
 from controlplane.operations.rounds.upkeep import all_rounds
-from controlplane.usage.quota_rounds import hold_to_quotas
+from controlplane.usage.rounds import hold_to_quotas
 from tests.controlplane.rows import make_project
 
 LONG = 60.0

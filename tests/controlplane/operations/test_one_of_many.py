@@ -25,7 +25,7 @@ from controlplane.operations import locks
 from controlplane.operations.engine.scheduling import HostAway
 from controlplane.operations.locks import apart, noting_failures
 from controlplane.operations.rounds import idleness, poolers, sizes, vitals
-from controlplane.usage import quota_rounds
+from controlplane.usage import rounds
 from tests.controlplane.rows import make_project
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -126,9 +126,9 @@ def test_quotas(projects: list[Project], monkeypatch: pytest.MonkeyPatch) -> Non
         project.save()
     doomed: list[str] = []
     suspend = bad_for(projects[0].id, lambda project_id, _: doomed.append(project_id))
-    monkeypatch.setattr(quota_rounds, "_suspend", suspend)
-    monkeypatch.setattr(quota_rounds, "_over_quota", lambda *_: {"ep": None})
-    quota_rounds.hold_to_quotas(projects[0].host)
+    monkeypatch.setattr(rounds, "_suspend", suspend)
+    monkeypatch.setattr(rounds, "_over_quota", lambda *_: {"ep": None})
+    rounds.hold_to_quotas(projects[0].host)
     assert doomed == [projects[1].id]
 
 

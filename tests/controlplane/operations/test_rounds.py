@@ -30,7 +30,7 @@ from controlplane.operations.engine.scheduling import HostAway
 from controlplane.operations.rounds import idleness, vitals
 from controlplane.operations.rounds.availability import check_availability
 from controlplane.operations.rounds.idleness import suspend_idle_endpoints
-from controlplane.usage.quota_rounds import hold_to_quotas
+from controlplane.usage.rounds import hold_to_quotas
 from tests.controlplane.rows import make_project
 
 MANY = 300

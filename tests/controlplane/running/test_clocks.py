@@ -21,7 +21,7 @@ from controlplane.models import Account, Host
 from controlplane.operations.own_host import adopt_host
 from controlplane.operations.queue.lane_jobs import LaneJobs
 from controlplane.operations.rounds.upkeep import publish
-from controlplane.services.health import examine
+from controlplane.services.monitoring.health import examine
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_project
 from tests.support.bare_postgres import SUPERUSER, BarePostgres

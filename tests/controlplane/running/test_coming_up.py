@@ -15,8 +15,7 @@ import pytest
 from django.core.management.base import CommandError
 
 from controlplane.running import coming_up
-from controlplane.running.coming_up import ComingUp
-from controlplane.running.progress_bar import bar
+from controlplane.running.coming_up import ComingUp, bar
 from tests.selection import first_of
 from tests.support.waiting import wait_for
 

@@ -10,13 +10,17 @@ from django.test import Client as DjangoClient
 
 from controlplane import encryption
 from controlplane.database.key_locks import LOCK_CLASS, hold_present_key
-from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
+from controlplane.database.secret_keys import (
+    OtherSecretKey,
+    RotationRefused,
+    refuse_other_key,
+    rotate,
+)
 from controlplane.database.version import conninfo
 from controlplane.environment import envsecret
 from controlplane.history.store.objects import configured_store
 from controlplane.history.store.packing import WrongKey
 from controlplane.models import FormerPassword, SecretKey
-from controlplane.services.key_rotation import RotationRefused, rotate
 from tests.support.commands import begun, ran
 from tests.support.waiting import wait_for
 

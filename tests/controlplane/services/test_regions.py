@@ -21,7 +21,7 @@ from controlplane.models import (
     Project,
     Region,
 )
-from controlplane.services.regions import publish_certificate_authority
+from controlplane.services.hosts import publish_certificate_authority
 from controlplane.services.waking import WakePostponed, start_for_client
 from tests.controlplane.rows import make_host, make_project
 

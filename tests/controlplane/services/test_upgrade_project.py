@@ -20,7 +20,7 @@ from controlplane.models import (
 from controlplane.operations.actions.table import actions, details_of
 from controlplane.operations.details import UpgradeProjectDetails
 from controlplane.services.errors import Conflict, NotFound, Unprocessable
-from controlplane.services.upgrading import cancel, upgrade
+from controlplane.services.project_changes import cancel_upgrade, upgrade_project
 from tests.controlplane.rows import make_project
 
 WORK_MEM = {"vartype": "integer", "unit": "kB", "min": "64", "max": "2147483647"}
@@ -41,18 +41,18 @@ def project(account: Account, host: Host) -> Project:
 
 def test_it_suspends_what_is_active_and_holds_the_project(project: Project) -> None:
     Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
-    *suspends, last = upgrade(project.id, to=18)
+    *suspends, last = upgrade_project(project.id, to=18)
     assert [one.action for one in suspends] == ["suspend_compute"]
     assert (last.action, last.status) == ("upgrade_project", "scheduling")
     assert last.resources == [project.id]
     assert details_of(last.action, last.details) == UpgradeProjectDetails(to=18)
     with pytest.raises(Conflict, match="is being upgraded by the operation"):
-        upgrade(project.id, to=18)
+        upgrade_project(project.id, to=18)
 
 
 def test_a_check_suspends_nothing(project: Project) -> None:
     Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
-    (only,) = upgrade(project.id, to=18, only_check=True)
+    (only,) = upgrade_project(project.id, to=18, only_check=True)
     assert only.details == {"to": 18, "only_check": True}
 
 
@@ -70,35 +70,35 @@ def test_what_the_rows_rule_out_is_refused(project: Project, to: int, words: str
     )
     if words:
         with pytest.raises(Unprocessable, match=words):
-            upgrade(project.id, to=to)
+            upgrade_project(project.id, to=to)
         assert not Operation.objects.filter(action="upgrade_project").exists()
     else:
         # It completes an upgrade that was cut off.
-        assert upgrade(project.id, to=to)
+        assert upgrade_project(project.id, to=to)
 
 
 def test_settings_that_the_new_version_does_not_know_are_named(project: Project) -> None:
     defaults: Any = {"pg_settings": {"promote": "70kB"}}
     Project.objects.filter(id=project.id).update(default_endpoint_settings=defaults)
     with pytest.raises(Unprocessable, match="promote of the project's defaults: Postgres has no"):
-        upgrade(project.id, to=18, only_check=True)
+        upgrade_project(project.id, to=18, only_check=True)
 
 
 def test_no_way_to_an_older_version_nor_for_an_unknown_project(project: Project) -> None:
     Project.objects.filter(id=project.id).update(pg_version=18)
     with pytest.raises(Unprocessable, match="there is no way to an older version"):
-        upgrade(project.id, to=15)
+        upgrade_project(project.id, to=15)
     with pytest.raises(NotFound):
-        upgrade("no-such-12345678", to=18)
+        upgrade_project("no-such-12345678", to=18)
 
 
 def test_it_can_be_cancelled_until_it_switches(project: Project) -> None:
-    (waiting,) = upgrade(project.id, to=18)
-    assert cancel(waiting) is None
+    (waiting,) = upgrade_project(project.id, to=18)
+    assert cancel_upgrade(waiting) is None
     assert Operation.objects.get(id=waiting.id).status == "cancelled"
-    (switching,) = upgrade(project.id, to=18)
+    (switching,) = upgrade_project(project.id, to=18)
     Operation.objects.filter(id=switching.id).update(details={"to": 18, "switching": True})
-    assert "are being switched" in str(cancel(switching))
+    assert "are being switched" in str(cancel_upgrade(switching))
     rule = actions()["upgrade_project"]  # type: ignore[index]
     assert rule.no_way_back_from(UpgradeProjectDetails(to=18)) is None
     assert rule.no_way_back_from(UpgradeProjectDetails(to=18, switching=True))

@@ -15,7 +15,7 @@ import requests
 from django.db import connection
 from django.utils import timezone
 
-from controlplane.api import health
+from controlplane.api import status
 from controlplane.compute.host.accounts import own_account
 from controlplane.compute.host.patience import patience
 from controlplane.events.outbox import enqueue_sending
@@ -24,7 +24,7 @@ from controlplane.models import Account, Endpoint, Host, Operation
 from controlplane.operations.rounds import vitals
 from controlplane.operations.rounds.vitals import Rounds
 from controlplane.operations.under_way import registered
-from controlplane.services.health import examine
+from controlplane.services.monitoring.health import examine
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_host, make_project, make_webhook
 from tests.support.processes import SIGNS, held_still
@@ -192,9 +192,9 @@ def test_callers_of_the_same_second_share_an_answer(monkeypatch: pytest.MonkeyPa
         asked.append(1)
         return len(asked)
 
-    assert [health._ask_with_timeout(question) for _ in range(9)] == [1] * 9
-    monkeypatch.setattr(health, "SHARED_FOR", 0.0)
-    assert health._ask_with_timeout(question) == 2
+    assert [status._ask_with_timeout(question) for _ in range(9)] == [1] * 9
+    monkeypatch.setattr(status, "SHARED_FOR", 0.0)
+    assert status._ask_with_timeout(question) == 2
 
 
 class TestRunningService:

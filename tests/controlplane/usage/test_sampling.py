@@ -22,7 +22,7 @@ from controlplane.models import (
     LastSample,
     Project,
 )
-from controlplane.models.endpoint_metrics import COUNTERS, GAUGES
+from controlplane.models.usage import COUNTERS, GAUGES
 from controlplane.operations.locks import noting_failures
 from controlplane.operations.rounds.looks import MAX_CONCURRENT_LOOKS, look_at_each
 from controlplane.usage import sampling

@@ -22,7 +22,7 @@ from controlplane.operations.service_quality import (
     note_start,
     sample_branches,
 )
-from controlplane.services.health import examine
+from controlplane.services.monitoring.health import examine
 from tests.controlplane.rows import make_project
 from tests.support.certificates import certificate
 from tests.support.place import Place

@@ -19,7 +19,7 @@ from controlplane.proxy.directory.usage_reports import TrafficReports
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.services.branches import get_branch
 from controlplane.services.projects import get_project
-from controlplane.usage.retention import forget_usage
+from controlplane.usage.rounds import forget_usage
 from tests.controlplane.rows import make_host, make_project
 
 HOUR = timedelta(hours=1)

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.webhooks.addresses import may_be_called
-from controlplane.webhooks.urls import NotAllowed, Target, target_of
+from controlplane.webhooks.urls import NotAllowed, Target, may_be_called, target_of
 from tests.support.client import Client
 from tests.support.receiver import Answer, Message, Receiver, receiving
 from tests.support.stack import Stack

@@ -1,14 +1,16 @@
-"""Suspends the endpoints of projects that have used up a quota of their settings.
+"""The rounds that hold projects to the quotas of their settings, and forget old usage.
 
-That happens within QUOTA_INTERVAL seconds after the use is known. Times are known immediately.
-Sizes and written bytes are measured in the same round. Proxies report the bytes that they sent
-every few seconds. A suspended endpoint stays suspended: requests to start it are refused
-(`services.rules.quotas`).
+The endpoints of a project that has used up a quota are suspended within QUOTA_INTERVAL seconds
+after the use is known. Times are known immediately. Sizes and written bytes are measured in the
+same round. Proxies report the bytes that they sent every few seconds. A suspended endpoint stays
+suspended: requests to start it are refused (`services.rules.plan_limits`).
 """
 
 import logging
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+
+from django.db import connection
 
 from controlplane.compute import compute
 from controlplane.events.changes import endpoint_requested, quota_exceeded
@@ -100,3 +102,28 @@ def _suspend(project_id: str, doomed: Mapping[str, UsedUp]) -> None:
                 ),
                 endpoint_requested(kind, project, endpoint, operations),
             )
+
+
+# The most rows that one round deletes; the next round continues.
+BATCH_SIZE = 50_000
+# By account, because the index begins with it.
+OLD_USAGE = """
+DELETE FROM controlplane_usage WHERE id IN (
+    SELECT u.id FROM controlplane_account a
+    CROSS JOIN perch_spans() s
+    JOIN controlplane_usage u
+        ON u.account_id = a.id AND u.span = s.span AND u.start < now() - s.kept - s.step
+    LIMIT %s
+)
+"""
+# A reporter repeats a report until it is answered, and no database is down for as long as this.
+SILENT_REPORTERS = """
+DELETE FROM controlplane_trafficreporter WHERE reported_at < now() - interval '7 days'
+"""
+
+
+def forget_usage(host: Host) -> None:
+    """Delete the rows of all hosts, because an account's rows are of several hosts."""
+    with connection.cursor() as cursor:
+        cursor.execute(OLD_USAGE, [BATCH_SIZE])
+        cursor.execute(SILENT_REPORTERS)
