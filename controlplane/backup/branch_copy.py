@@ -21,9 +21,9 @@ from controlplane.compute.data.base_backup import PROCESS_FILES, back_up
 from controlplane.compute.data.branch_data import NoSuchBranchData, data_dir
 from controlplane.compute.data.idle_data import idle_data
 from controlplane.compute.host.accounts import own_account
+from controlplane.compute.host.cloning import clone_tree
 from controlplane.compute.host.filesystem import lock_branches, remove_tree
 from controlplane.compute.host.patience import on_progress
-from controlplane.compute.host.tree import clone_tree
 from controlplane.compute.processes.occupants import is_leased
 from controlplane.compute.processes.session import socket_dir
 from controlplane.models import Branch, Endpoint

@@ -4,7 +4,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from controlplane.compute.host.tree import shares_blocks, tree_size
+from controlplane.compute.host.cloning import shares_blocks
+from controlplane.compute.host.tree import tree_size
 
 # Bytes for the rows and the lists, and for what is written while the copy is made.
 MARGIN_BYTES = 256 << 20

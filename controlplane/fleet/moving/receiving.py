@@ -18,9 +18,10 @@ from controlplane import durable
 from controlplane.compute import compute
 from controlplane.compute.data.branch_data import MIN_BRANCH_BYTES, branch_dir, new_branch
 from controlplane.compute.host.accounts import Account, account_of, own_account, set_owner
+from controlplane.compute.host.cloning import NO_REFLINK
 from controlplane.compute.host.filesystem import remove_tree
 from controlplane.compute.host.space import require, require_reserve
-from controlplane.compute.host.tree import NEW_FILE, NO_REFLINK, REGULAR, open_directory
+from controlplane.compute.host.tree import NEW_FILE, REGULAR, open_directory
 from controlplane.fleet.links import Link, LinkBroken
 from controlplane.fleet.moving.following import Follower, end_following
 from controlplane.fleet.moving.sending import DATA

@@ -20,8 +20,9 @@ from controlplane.compute.data.base_backup import PROCESS_FILES
 from controlplane.compute.data.state_directory import prepare_state_directory
 from controlplane.compute.host.accounts import own_account
 from controlplane.compute.host.binaries import postgres_bin
+from controlplane.compute.host.cloning import clone_tree, shares_blocks
 from controlplane.compute.host.filesystem import sync_tree
-from controlplane.compute.host.tree import SEGMENT_SIZE, clone_tree, shares_blocks, tree_size
+from controlplane.compute.host.tree import SEGMENT_SIZE, tree_size
 from controlplane.compute.host.wal import lsn_text, segment_name
 from controlplane.compute.observation import POSTGRES_LOG_BYTES, measure
 from controlplane.compute.processes.session import socket_dir
