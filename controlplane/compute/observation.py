@@ -18,7 +18,7 @@ from controlplane.compute.catalog.reading import read_mark
 from controlplane.compute.data.branch_data import data_dir
 from controlplane.compute.host import door
 from controlplane.compute.host.log_lines import SECRETIVE
-from controlplane.compute.host.tree import size_on_disk, tree_size
+from controlplane.compute.host.tree import size_on_disk
 from controlplane.compute.processes.session import Session, session, socket_dir, values_of
 
 # Seconds to wait for the answer of a compute that is looked at regularly.
@@ -283,7 +283,7 @@ def measure(endpoint_id: str, branch_id: str) -> Measures:
     written = written_on(branch_id, data_directory, position)
     data = data_dir(branch_id)
     beside = of_platform + size_on_disk(data, measured=[*databases, "pg_wal"])
-    log = max(held, tree_size(data / "pg_wal") - POSTGRES_LOG_BYTES)
+    log = max(held, size_on_disk(data / "pg_wal", least=0) - POSTGRES_LOG_BYTES)
     return Measures(size or 0, max(0, beside - PLATFORM_BYTES) + log, written)
 
 

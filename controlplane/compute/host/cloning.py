@@ -17,9 +17,12 @@ from controlplane.compute.host.tree import (
     MIN_FILE_BYTES,
     NEW_FILE,
     WAL,
+    Claims,
     TreeUntrusted,
-    check_depth,
+    bytes_held,
+    data_of,
     is_recycled,
+    named_entries,
     open_directory,
     open_regular,
 )
@@ -41,13 +44,13 @@ def clone_tree(source: Path, target: Path, *, owner: Account, skip: Collection[s
     """
     os.mkdir(target, 0o700)
     with open_directory(source) as reading, open_directory(target) as writing:
-        _Clone(os.fstat(reading).st_uid, owner, skip).directory(reading, writing, "")
+        _Clone(reading, owner, skip).directory(reading, writing, "")
 
 
 def clone_file(name: str, *, source: int, target: int, owner: Account) -> None:
     """Copy the file `name` of the directory `source` into the directory `target`. Raises what
     clone_tree raises."""
-    _Clone(os.fstat(source).st_uid, owner, ()).file(name, source, target, "")
+    _Clone(source, owner, ()).file(name, source, target, "")
 
 
 def copy_beginning(
@@ -57,9 +60,9 @@ def copy_beginning(
     `draft` of the directory `target`, durably. With `share`, both share their blocks if the disk
     allows it: whoever then overwrites one of them has each block copied first. Raises what
     clone_tree raises."""
-    clone = _Clone(os.fstat(source).st_uid, owner, ())
+    clone = _Clone(source, owner, ())
     with open_regular(name, within=source) as (reading, found):
-        clone.require_owner(name, found)
+        clone.check(name, found)
         writing = os.open(draft, NEW_FILE, 0o644, dir_fd=target)
         try:
             os.fchmod(writing, 0o644)
@@ -84,8 +87,9 @@ def shares_blocks(directory: Path) -> bool:
 
 
 class _Clone:
-    def __init__(self, source_uid: int, owner: Account, skip: Collection[str]) -> None:
-        self.source_uid = source_uid
+    def __init__(self, source: int, owner: Account, skip: Collection[str]) -> None:
+        self.source_uid = os.fstat(source).st_uid
+        self.claims = Claims(source)
         self.owner = owner
         self.skip = skip
         # Bytes copied since the disk's space was last checked.
@@ -93,15 +97,13 @@ class _Clone:
 
     def directory(self, reading: int, writing: int, place: str) -> None:
         set_owner(writing, self.owner)
-        check_depth(place)
-        with os.scandir(reading) as entries:
-            for entry in entries:
-                inner = f"{place}{entry.name}"
-                if entry.is_dir(follow_symlinks=False):
-                    self.subdirectory(entry.name, reading, writing, inner)
-                elif inner not in self.skip and entry.is_file(follow_symlinks=False):
-                    with suppress(FileNotFoundError):
-                        self.file(entry.name, reading, writing, place)
+        for entry in named_entries(reading, place):
+            inner = f"{place}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                self.subdirectory(entry.name, reading, writing, inner)
+            elif inner not in self.skip and entry.is_file(follow_symlinks=False):
+                with suppress(FileNotFoundError):
+                    self.file(entry.name, reading, writing, place)
 
     def subdirectory(self, name: str, reading: int, writing: int, place: str) -> None:
         os.mkdir(name, 0o700, dir_fd=writing)
@@ -116,7 +118,7 @@ class _Clone:
         with open_regular(name, within=reading) as (source, found):
             if place == WAL and is_recycled(name, source):
                 return
-            self.require_owner(name, found)
+            self.check(name, found)
             target = os.open(name, NEW_FILE, 0o600, dir_fd=writing)
             try:
                 self.content(source, target, found.st_size)
@@ -132,23 +134,29 @@ class _Clone:
             self.unlooked = 0
             require_reserve(target)
 
-    def require_owner(self, name: str, found: os.stat_result) -> None:
+    def check(self, name: str, found: os.stat_result) -> None:
         # Root could read it, but a hard link to another account's file must not be copied.
         if found.st_uid != self.source_uid:
             raise TreeUntrusted(f'"{name}" belongs to another account')
+        self.claims.add(found)
 
     def content(self, source: int, target: int, size: int, *, share: bool = True) -> None:
-        """Copy the first `size` bytes. What a running Postgres appends meanwhile is also in its
-        log."""
+        """Copy the first `size` bytes, and keep their holes. What a running Postgres appends
+        meanwhile is also in its log."""
         if share and _clone_blocks(source, target):
-            add_bytes(size)
+            add_bytes(bytes_held(os.fstat(source)))
             return
-        # copy_file_range would share blocks too, and fails between some filesystems.
-        while size > 0 and (copied := os.sendfile(target, source, None, min(CHUNK_BYTES, size))):
-            size -= copied
-            add_bytes(copied)
-            report_progress()
-            self.wrote(copied, target)
+        end = 0
+        for at, end in data_of(source, size):
+            os.lseek(target, at, os.SEEK_SET)
+            # copy_file_range would share blocks too, and fails between some filesystems.
+            while copied := os.sendfile(target, source, at, min(CHUNK_BYTES, end - at)):
+                at += copied
+                add_bytes(copied)
+                report_progress()
+                self.wrote(copied, target)
+        if end < size:
+            os.ftruncate(target, size)
 
 
 def _clone_blocks(source: int, target: int) -> bool:
