@@ -93,9 +93,19 @@ def size_on_disk(
 ) -> int:
     """Bytes that the tree takes of the disk, with all that anybody has put there. A file or
     directory takes `least` at least. The files directly in the directories `measured` count only
-    with what they take beyond their sizes. Raises TreeUntrusted, OSError."""
+    with what they take beyond their sizes. A tree that is deeper than any of Postgres is not gone
+    through: it counts as all that its disk holds, so that nobody escapes a limit by it. Raises
+    OSError."""
     with open_directory(source) as reading:
-        return _size_of(reading, "", {f"{one}/" for one in measured}, least)
+        try:
+            return _size_of(reading, "", {f"{one}/" for one in measured}, least)
+        except TreeUntrusted:
+            return _used_of_disk(reading)
+
+
+def _used_of_disk(directory: int) -> int:
+    disk = os.fstatvfs(directory)
+    return (disk.f_blocks - disk.f_bfree) * disk.f_frsize
 
 
 def bytes_held(found: os.stat_result) -> int:
@@ -129,11 +139,11 @@ class Claims:
     back."""
 
     def __init__(self, directory: int) -> None:
-        disk, self._claimed, self._held = os.fstatvfs(directory), 0, 0
+        self._claimed = self._held = 0
         is_own = os.fstat(directory).st_uid == os.geteuid()
         self._per_byte = CLAIMED_BY_OURS if is_own else CLAIMED_PER_BYTE
         # Files that share blocks with each other hold more together than there is.
-        self._used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+        self._used = _used_of_disk(directory)
 
     def add(self, found: os.stat_result) -> None:
         """Count a file of the tree. Raises TreeUntrusted."""
@@ -192,7 +202,8 @@ def _size_of(directory: int, place: str, measured: Collection[str], least: int) 
     size = least
     with os.scandir(directory) as entries:
         for entry in entries:
-            with suppress(FileNotFoundError):
+            # Its owner may put something else in place of a directory meanwhile.
+            with suppress(FileNotFoundError, NotADirectoryError):
                 if entry.is_dir(follow_symlinks=False):
                     with open_directory(entry.name, within=directory) as found:
                         size += _size_of(found, f"{place}{entry.name}/", measured, least)
