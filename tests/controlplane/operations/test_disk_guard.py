@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.compute import compute
 from controlplane.compute.data.branch_data import branch_dir
 from controlplane.compute.host.accounts import account_of
 from controlplane.compute.host.space import Space
@@ -32,8 +33,8 @@ def stopped(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> l
     """The branches whose computes the guard has stopped on a disk that is nearly full."""
     found: list[str] = []
     running = {GUILTY: "ep-guilty", INNOCENT: "ep-innocent"}
-    monkeypatch.setattr(disk.compute, "running_branches", lambda: running)
-    monkeypatch.setattr(disk.compute, "stop", found.append)
+    monkeypatch.setattr(compute, "running_branches", lambda: running)
+    monkeypatch.setattr(compute, "stop", found.append)
     monkeypatch.setattr(disk, "host_space", lambda: NEARLY_FULL)
     monkeypatch.setattr(disk, "make_room", lambda: None)
     (tmp_path / "locks").mkdir()
