@@ -1,5 +1,5 @@
 """The errors that a call can return, by its method and path: those of the layers in front of it,
-and those of the services. `api/errors.py` sets their statuses."""
+and those of the services. `api/http/errors.py` sets their statuses."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
