@@ -14,7 +14,7 @@ import logging
 from controlplane.compute import compute
 from controlplane.compute.data.branch_data import branch_dir, data_dir
 from controlplane.compute.host.account_numbers import processes_by_number, unlinked_bytes
-from controlplane.compute.host.accounts import AccountUnusable, account_of
+from controlplane.compute.host.accounts import AccountUnusable, account_of, shared_account
 from controlplane.compute.host.filesystem import LockTimeout, lock_branches
 from controlplane.compute.host.space import host_space, make_room
 from controlplane.compute.host.tree import size_on_disk
@@ -61,7 +61,8 @@ def start_refusal(branch_id: str) -> str | None:
 
 def _growth() -> dict[str, int]:
     """Return by how many bytes each running branch has grown since the last look."""
-    found, processes = {}, processes_by_number()
+    # Of an account that all share it cannot be told whose files it keeps open.
+    found, processes = {}, processes_by_number() if shared_account() is None else {}
     for branch_id, endpoint_id in compute.running_branches().items():
         try:
             data, account = data_dir(branch_id), account_of(branch_dir(branch_id))
