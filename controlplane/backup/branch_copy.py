@@ -21,9 +21,10 @@ from controlplane.compute.data.base_backup import PROCESS_FILES, back_up
 from controlplane.compute.data.branch_data import NoSuchBranchData, data_dir
 from controlplane.compute.data.idle_data import idle_data
 from controlplane.compute.host.accounts import own_account
+from controlplane.compute.host.cloning import clone_tree
 from controlplane.compute.host.filesystem import lock_branches, remove_tree
 from controlplane.compute.host.patience import on_progress
-from controlplane.compute.host.tree import clone_tree
+from controlplane.compute.host.tree import TreeUntrusted
 from controlplane.compute.processes.occupants import is_leased
 from controlplane.compute.processes.session import socket_dir
 from controlplane.models import Branch, Endpoint
@@ -64,7 +65,8 @@ def copy_branch(branch_id: str, target: Path) -> BranchCopy:
             # The error concerns only this branch, whose compute is untrusted.
             log.warning("copy failed", extra={"branch": branch_id, "error": str(error)})
             remove_tree(target)
-            if attempt == MAX_ATTEMPTS:
+            # Another attempt would find the same files, and perhaps copy for long before.
+            if attempt == MAX_ATTEMPTS or isinstance(error, TreeUntrusted):
                 raise CopyFailed(str(error) or type(error).__name__) from error
             sleep(0.1 * 2**attempt)
     raise AssertionError("the last attempt returns or raises")

@@ -6,6 +6,7 @@ Perch reads `manifest.json`. Anyone can check `SHA256SUMS` with `sha256sum --che
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,8 @@ FORMAT = 1
 MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
 METADATA_DUMP = "metadata.dump"
 MAX_CONCURRENT_HASHES = 2
+# A line of the sums: of a file below the directory.
+_SUM_LINE = re.compile(r"([0-9a-f]{64})  (?!/)(?!(?:.*/)?[.][.](?:/|$))(.+)")
 
 
 # The id is used as a directory's name, and the manifest may be untrusted.
@@ -107,10 +110,10 @@ def read_manifest(backup: Path) -> Manifest:
 
 
 def write_sums(backup: Path) -> None:
-    """Write the SHA-256 of every file, in the format of `sha256sum`."""
+    """Write the SHA-256 of every file, in the format of `sha256sum`. Raises OSError."""
     with ThreadPoolExecutor(MAX_CONCURRENT_HASHES) as threads:
         names = sorted(_files_of(backup))
-        sums = threads.map(lambda name: _sum_of(backup / name), names)
+        sums = threads.map(lambda name: _digest_of(backup / name), names)
         lines = [f"{digest}  {name}\n" for digest, name in zip(sums, names, strict=True)]
     (backup / SUMS).write_text("".join(lines))
 
@@ -122,7 +125,14 @@ def verify(backup: Path) -> list[str]:
         lines = (backup / SUMS).read_text().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise NoBackup(f"{backup / SUMS} cannot be read: {_error_text(error)}") from error
-    listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines if line)}
+    listed = {}
+    for line in filter(None, lines):
+        parts = _SUM_LINE.fullmatch(line)
+        if parts is None:
+            raise NoBackup(
+                f"{backup / SUMS} has a line that `backup` does not write: {line!a:.200}"
+            )
+        listed[parts[2]] = parts[1]
     found = set(_files_of(backup))
     problems = [f"{name} is missing" for name in sorted(listed.keys() - found)]
     problems += [f"{name} is not part of the backup" for name in sorted(found - listed.keys())]
@@ -171,9 +181,13 @@ def _files_of(directory: Path) -> Iterator[str]:
                 yield found
 
 
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _sum_of(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return _digest_of(path)
     except OSError as error:
         return f"unreadable: {error}"

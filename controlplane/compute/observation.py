@@ -5,6 +5,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,10 +16,10 @@ import psycopg
 
 from controlplane import clock
 from controlplane.compute.catalog.reading import read_mark
-from controlplane.compute.data.branch_data import data_dir
+from controlplane.compute.data.branch_data import branch_dir, data_dir
 from controlplane.compute.host import door
 from controlplane.compute.host.log_lines import SECRETIVE
-from controlplane.compute.host.tree import size_on_disk, tree_size
+from controlplane.compute.host.tree import size_on_disk
 from controlplane.compute.processes.session import (
     MAX_INTEGER,
     NotPostgres,
@@ -284,7 +285,7 @@ def _activity(connection: Session) -> tuple[datetime | None, bool, int, Sequence
 def measure(endpoint_id: str, branch_id: str) -> Measures:
     """Measure the endpoint's compute, which runs on the branch.
 
-    Raises psycopg.OperationalError, OtherBranch, TreeUntrusted, OSError.
+    Raises psycopg.OperationalError, OtherBranch, OSError.
     """
     with session(socket_dir(endpoint_id)) as connection:
         row = connection.execute(
@@ -296,10 +297,22 @@ def measure(endpoint_id: str, branch_id: str) -> Measures:
     written = written_on(branch_id, data_directory, position)
     data = data_dir(branch_id)
     beside = of_platform + size_on_disk(data, measured=[*databases, "pg_wal"])
-    log = max(held, tree_size(data / "pg_wal") - POSTGRES_LOG_BYTES)
+    beside += size_outside_of_data(endpoint_id, branch_id)
+    log = max(held, size_on_disk(data / "pg_wal", least=0) - POSTGRES_LOG_BYTES)
     auxiliary = max(0, beside - PLATFORM_BYTES) + log
     # Files of a hostile compute may claim to be larger than any disk.
     return Measures(max(0, size or 0), min(max(0, auxiliary), MAX_INTEGER), written)
+
+
+def size_outside_of_data(endpoint_id: str | None, branch_id: str) -> int:
+    """Bytes in the other directories that the account of the branch's compute, if there is one, may
+    write to. Raises OSError."""
+    total = 0
+    sockets = [socket_dir(endpoint_id)] if endpoint_id else []
+    for place in (branch_dir(branch_id) / "run", *sockets):
+        with suppress(FileNotFoundError):
+            total += size_on_disk(place)
+    return total
 
 
 def written(endpoint_id: str, branch_id: str) -> Written:

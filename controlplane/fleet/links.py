@@ -6,6 +6,8 @@ import os
 import select
 import socket
 import time
+from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from controlplane.compute.host.patience import remaining, report_progress
@@ -16,6 +18,10 @@ CHUNK_BYTES = 256 << 10
 # Seconds between two looks whether the work was cancelled, and the longest silence of a peer that
 # must not be silent.
 _CANCEL_CHECK_INTERVAL, SILENCE_TIMEOUT = 0.5, 120.0
+# Seconds that the other host gets to take the last message.
+LAST_TIMEOUT = 5.0
+# The most characters of a reason that the other host gives.
+_MAX_REASON_LENGTH = 2000
 _JSON, _BYTES = b"J", b"B"
 _HEADER_BYTES = 5
 
@@ -40,6 +46,8 @@ class Link:
         self._connection = connection
         # What was told and given, and is sent when there is enough of it or an answer is awaited.
         self._unsent = bytearray()
+        # Objects that the other host has sent before they were awaited.
+        self._early = deque[dict[str, Any]]()
         connection.settimeout(_CANCEL_CHECK_INTERVAL)
 
     def close(self) -> None:
@@ -70,16 +78,38 @@ class Link:
     def receive(self) -> dict[str, Any]:
         """Receive an object. Raises LinkBroken; and MoveInterrupted or MoveRefused if it says
         so."""
-        kind, content = self._receive()
+        self.flush()
+        return self._early.popleft() if self._early else self._object()
+
+    def heed(self) -> None:
+        """Take what the other host has sent meanwhile: it may take no more of what this one sends.
+        Raises what `receive` raises."""
+        # What can be read may be of TLS alone.
+        if self._is_readable(0) and (begun := self._some(_HEADER_BYTES)):
+            self._early.append(self._object(begun))
+
+    def send_last(self, **message: Any) -> None:
+        """Send an object, and drop what comes until the other host has closed: with unread bytes,
+        the end of the connection could cost it the object. Raises LinkBroken."""
+        self.send(**message)
+        self.flush()
+        until = time.monotonic() + LAST_TIMEOUT
+        with suppress(LinkBroken):
+            while (left := until - time.monotonic()) > 0:
+                if self._is_readable(left):
+                    self._some(CHUNK_BYTES)
+
+    def _object(self, begun: bytes = b"") -> dict[str, Any]:
+        kind, content = self._receive(begun)
         if kind != _JSON:
             raise LinkBroken("the other host has sent bytes of a file")
         message = json.loads(content)
         if not isinstance(message, dict):
             raise LinkBroken("the other host has sent something else than an object")
         if "interrupted" in message:
-            raise MoveInterrupted(str(message["interrupted"]))
+            raise MoveInterrupted(str(message["interrupted"])[:_MAX_REASON_LENGTH])
         if "refused" in message:
-            raise MoveRefused(str(message["refused"]))
+            raise MoveRefused(str(message["refused"])[:_MAX_REASON_LENGTH])
         return message
 
     def receive_bytes(self) -> bytes:
@@ -107,9 +137,9 @@ class Link:
             self.flush()
         report_progress()
 
-    def _receive(self) -> tuple[bytes, bytes]:
+    def _receive(self, begun: bytes = b"") -> tuple[bytes, bytes]:
         self.flush()
-        head = self._read(_HEADER_BYTES)
+        head = begun + self._read(_HEADER_BYTES - len(begun))
         size = int.from_bytes(head[1:], "big")
         if size > MAX_MESSAGE_BYTES:
             raise LinkBroken("the other host has sent a message that is too long")
@@ -121,20 +151,30 @@ class Link:
         found = bytearray()
         while len(found) < size:
             self._until_readable()
-            try:
-                part = self._connection.recv(size - len(found))
-            except TimeoutError:
-                continue
-            except OSError as error:
-                raise LinkBroken(f"the connection to the other host has ended: {error}") from error
-            if not part:
-                raise LinkBroken("the other host has closed the connection")
-            found += part
+            found += self._some(size - len(found))
         return bytes(found)
 
+    def _some(self, size: int) -> bytes:
+        """At most `size` bytes; none if there are none yet. Raises LinkBroken."""
+        try:
+            part = self._connection.recv(size)
+        except TimeoutError:
+            return b""
+        except OSError as error:
+            raise LinkBroken(f"the connection to the other host has ended: {error}") from error
+        if not part:
+            raise LinkBroken("the other host has closed the connection")
+        return part
+
     def _until_readable(self) -> None:
-        pending = getattr(self._connection, "pending", None)
-        while not (pending and pending()):
+        while not self._is_readable(0):
             remaining()
-            if select.select([self._connection], [], [], _CANCEL_CHECK_INTERVAL)[0]:
+            if self._is_readable(_CANCEL_CHECK_INTERVAL):
                 return
+
+    def _is_readable(self, timeout: float) -> bool:
+        """Whether anything can be read within this time, in seconds."""
+        pending = getattr(self._connection, "pending", None)
+        if pending and pending():
+            return True
+        return bool(select.select([self._connection], [], [], timeout)[0])

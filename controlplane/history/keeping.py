@@ -22,10 +22,11 @@ from django.db.models.functions import Coalesce, Greatest, Now
 from controlplane import clock
 from controlplane.compute import compute
 from controlplane.compute.data.branch_data import data_dir, takes_long_to_copy
+from controlplane.compute.host.cloning import shares_blocks
 from controlplane.compute.host.filesystem import LockTimeout, lock_branches
 from controlplane.compute.host.space import NotEnoughSpace, host_space
 from controlplane.compute.host.steps import step
-from controlplane.compute.host.tree import TreeUntrusted, shares_blocks
+from controlplane.compute.host.tree import TreeUntrusted
 from controlplane.compute.host.wal import LogUnreadable
 from controlplane.compute.processes.session import socket_dir
 from controlplane.events.changes import history_gap

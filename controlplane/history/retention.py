@@ -10,8 +10,9 @@ from django.db.models.functions import Now
 
 from controlplane import clock
 from controlplane.compute.data.branch_data import data_dir
+from controlplane.compute.host.cloning import shares_blocks
 from controlplane.compute.host.filesystem import remove_tree
-from controlplane.compute.host.tree import shares_blocks, tree_size
+from controlplane.compute.host.tree import tree_size
 from controlplane.compute.processes.session import socket_dir
 from controlplane.events.changes import history_trimmed
 from controlplane.events.recording import record

@@ -2,8 +2,9 @@
 stop on a full disk.
 
 While the free space, or the number of free inodes, is below half of its reserve, each round stops
-the compute that has written most since the last one; files count as a block at least. A stopped
-compute does not start again until the whole reserve is free.
+the compute that has written most since the last one; files count as a block at least, and those
+that are open as well when they were deleted. A compute is not stopped if it has written too little
+to matter. A stopped compute does not start again until the whole reserve is free.
 Only this worker's memory holds which computes these are: after the worker has restarted they may
 start, and are stopped again if they continue.
 """
@@ -11,10 +12,13 @@ start, and are stopped again if they continue.
 import logging
 
 from controlplane.compute import compute
-from controlplane.compute.data.branch_data import data_dir
+from controlplane.compute.data.branch_data import branch_dir, data_dir
+from controlplane.compute.host.account_numbers import processes_by_number, unlinked_bytes
+from controlplane.compute.host.accounts import AccountUnusable, account_of, shared_account
 from controlplane.compute.host.filesystem import LockTimeout, lock_branches
 from controlplane.compute.host.space import host_space, make_room
-from controlplane.compute.host.tree import TreeUntrusted, size_on_disk
+from controlplane.compute.host.tree import size_on_disk
+from controlplane.compute.observation import size_outside_of_data
 from controlplane.compute.processes.process import StopFailed
 from controlplane.models import Host
 
@@ -27,6 +31,8 @@ REFUSAL = (
 
 # The running branches' sizes in bytes at the last look, while the disk is short of space.
 _sizes: dict[str, int] = {}
+# The bytes that were free then.
+_free = 0
 # The ids of the branches whose computes were stopped because of what they wrote.
 _stopped: set[str] = set()
 
@@ -34,11 +40,14 @@ _stopped: set[str] = set()
 def guard_disk(host: Host) -> None:
     """Stop a compute that fills the disk, then make sure that the metadata can be written. The
     order matters: space freed by giving back the ballast would be filled like all space before."""
+    global _free
     space = host_space()
     if space.is_short:
-        growth = _growth()
+        growth, lost, _free = _growth(), _free - space.free, space.free
         if space.is_critical:
-            _stop_fastest_growing(growth, space.shortage)
+            # Whoever has grown most has grown by its even share at least, unless what fills the
+            # disk is not to be seen: then an innocent one would be stopped in its place.
+            _stop_fastest_growing(growth, space.shortage, least=lost // (2 * len(growth) or 1))
     else:
         _sizes.clear()
         _stopped.clear()
@@ -52,11 +61,15 @@ def start_refusal(branch_id: str) -> str | None:
 
 def _growth() -> dict[str, int]:
     """Return by how many bytes each running branch has grown since the last look."""
-    found = {}
-    for branch_id in compute.running_branches():
+    # Of an account that all share it cannot be told whose files it keeps open.
+    found, processes = {}, processes_by_number() if shared_account() is None else {}
+    for branch_id, endpoint_id in compute.running_branches().items():
         try:
-            found[branch_id] = size_on_disk(data_dir(branch_id))
-        except (OSError, TreeUntrusted) as error:
+            data, account = data_dir(branch_id), account_of(branch_dir(branch_id))
+            found[branch_id] = size_on_disk(data)
+            found[branch_id] += unlinked_bytes(processes.get(account.uid, ()), at=data)
+            found[branch_id] += size_outside_of_data(endpoint_id, branch_id)
+        except (OSError, AccountUnusable) as error:
             log.warning("size unknown", extra={"branch": branch_id, "error": str(error)})
     growth = {name: size - _sizes[name] for name, size in found.items() if name in _sizes}
     _sizes.clear()
@@ -64,10 +77,10 @@ def _growth() -> dict[str, int]:
     return growth
 
 
-def _stop_fastest_growing(growth: dict[str, int], shortage: str) -> None:
-    """Stop the compute of the branch that has grown most, if any has grown."""
+def _stop_fastest_growing(growth: dict[str, int], shortage: str, *, least: int) -> None:
+    """Stop the compute of the branch that has grown most, if any has grown by `least` bytes."""
     for branch_id in sorted(growth, key=lambda name: growth[name], reverse=True):
-        if growth[branch_id] <= 0:
+        if growth[branch_id] <= max(0, least):
             return
         try:
             with lock_branches(branch_id, timeout=0):

@@ -9,9 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from controlplane.compute.host.accounts import Account
+from controlplane.compute.host.cloning import clone_file, clone_tree
 from controlplane.compute.host.foreign_files import put_into
 from controlplane.compute.host.steps import step
-from controlplane.compute.host.tree import clone_file, clone_tree, open_directory
+from controlplane.compute.host.tree import open_directory
 from controlplane.compute.host.wal import parse_lsn
 from controlplane.compute.processes.session import Session, session, values_of
 

@@ -35,11 +35,12 @@ from controlplane.compute.host.accounts import (
     set_owner,
 )
 from controlplane.compute.host.binaries import default_major, postgres_bin, postgres_version
+from controlplane.compute.host.cloning import clone_tree, shares_blocks
 from controlplane.compute.host.filesystem import branch_dir as branch_dir
 from controlplane.compute.host.filesystem import lock_branches, remove_tree, sync_tree
 from controlplane.compute.host.space import require, translate_disk_full
 from controlplane.compute.host.steps import step
-from controlplane.compute.host.tree import NEW_FILE, clone_tree, shares_blocks, tree_size
+from controlplane.compute.host.tree import NEW_FILE, tree_size
 from controlplane.compute.processes.process import socket_dir_of
 from controlplane.compute.settings.configuration import LOCALE, PLATFORM_ROLE
 

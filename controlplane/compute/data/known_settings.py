@@ -10,8 +10,8 @@ from django.conf import settings
 from controlplane.compute.data.branch_data import template
 from controlplane.compute.host.accounts import running_as, service_account
 from controlplane.compute.host.binaries import postgres_bin
+from controlplane.compute.host.cloning import clone_tree
 from controlplane.compute.host.filesystem import remove_tree
-from controlplane.compute.host.tree import clone_tree
 
 # A single line, as Postgres in single-user mode reads it.
 QUERY = (

@@ -11,7 +11,7 @@ import fcntl
 import os
 import secrets
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -86,6 +86,23 @@ def processes_by_number() -> Mapping[int, list[int]]:
                 if number in numbers:
                     found[number].append(int(entry))
     return found
+
+
+def unlinked_bytes(pids: Collection[int], *, at: Path) -> int:
+    """Bytes that the processes keep on the disk of `at` in open files that no directory has any
+    more."""
+    device, found = at.stat().st_dev, dict[int, int]()
+    for pid in pids:
+        place = f"/proc/{pid}/fd"
+        with suppress(OSError):
+            for name in os.listdir(place):
+                with suppress(OSError):
+                    # Not every file may be looked at: one on a disk of its owner may block.
+                    if os.readlink(f"{place}/{name}").endswith(" (deleted)"):
+                        status = os.stat(f"{place}/{name}")
+                        if status.st_dev == device and status.st_nlink == 0:
+                            found[status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
 
 
 def _user_ids(pid: str) -> set[int]:

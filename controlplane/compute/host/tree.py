@@ -1,34 +1,36 @@
-"""Copies a directory tree that belongs to an untrusted account.
+"""Reads a directory tree that belongs to an untrusted account; `cloning` copies one.
 
 The owner of a directory may at any moment replace a file in it by a link to another account's file,
 or by a pipe that keeps its reader waiting. So nothing here is opened by a path through such a
 directory. Every file is opened relative to the descriptor of its directory, without following links
 and without blocking, and is checked before it is read.
+
+What Postgres never makes is left out wherever a tree is copied, listed, summed or sent: links,
+pipes, and names that not every list could hold. A tree whose files claim far more bytes than they
+hold is refused.
 """
 
 import errno
-import fcntl
-import functools
 import os
 import re
 import stat
 import struct
-import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from controlplane.compute.host.accounts import Account, set_owner
-from controlplane.compute.host.patience import report_progress
-from controlplane.compute.host.space import require_reserve
-from controlplane.compute.host.steps import add_bytes
+from controlplane.compute.host.accounts import Account
 
-FICLONE = 0x40049409  # linux/fs.h: share the source's extents, copying on write
-NO_REFLINK = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS}
 # Bytes that a file or directory takes at least: an empty one takes an inode.
 MIN_FILE_BYTES = 4096
-# Bytes copied between two reports of progress, and between two checks of the disk's space.
-CHUNK_BYTES = 64 << 20
+# Postgres and its extensions give no other names.
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+# The files of a tree may claim so many bytes, and for each that they hold so many more: pages of
+# zeros take no room on disks that compress, and others little. Trees of our own were checked when
+# they were copied, perhaps to a disk that compresses more.
+FREE_CLAIM_BYTES, CLAIMED_PER_BYTE, CLAIMED_BY_OURS = 16 << 30, 64, 4096
+# Bytes beyond its end that a disk may reserve for a file that grows, besides its size once more.
+RESERVED_BYTES = 1 << 20
 # Postgres makes no deeper directories; deeper ones were made by something else.
 MAX_DEPTH = 8
 
@@ -61,20 +63,6 @@ def open_directory(path: Path | str, *, within: int | None = None) -> Iterator[i
         os.close(descriptor)
 
 
-def clone_tree(source: Path, target: Path, *, owner: Account, skip: Collection[str] = ()) -> None:
-    """Copy the directory `source`, which belongs to one account, to the new path `target`. `owner`
-    gets the copy.
-
-    Copies share their blocks if the disk allows it. `skip` names paths relative to `source`; a
-    skipped directory is made but left empty. Anything but files and directories is left out. So is
-    what vanishes meanwhile: a running Postgres may drop files, and replaying its log on the copy
-    drops them there as well. Raises TreeUntrusted, NotEnoughSpace, OSError.
-    """
-    os.mkdir(target, 0o700)
-    with open_directory(source) as reading, open_directory(target) as writing:
-        _Clone(os.fstat(reading).st_uid, owner, skip).directory(reading, writing, "")
-
-
 def give_tree(place: Path, before: Account, after: Account) -> None:
     """Give the tree, in which no process of `before` works any more, to another account. Only files
     that belong to `before` and have no other name are given. Raises TreeUntrusted, OSError."""
@@ -88,144 +76,81 @@ def give_tree(place: Path, before: Account, after: Account) -> None:
     os.chown(place, after.uid, after.gid, follow_symlinks=False)
 
 
-def tree_size(source: Path, *, skip: Collection[str] = ()) -> int:
-    """Bytes that clone_tree would write if the copy shared no blocks. Raises TreeUntrusted,
-    OSError."""
-    with open_directory(source) as reading:
-        return _size_of(reading, "", skip, least=0)
-
-
-def size_on_disk(source: Path, *, measured: Collection[str] = ()) -> int:
-    """The same, but each file and directory counts as MIN_FILE_BYTES at least. In the directories
-    `measured` the bytes of files are known: only what these lack to MIN_FILE_BYTES counts. Raises
-    TreeUntrusted, OSError."""
-    with open_directory(source) as reading:
-        return _size_of(reading, "", (), {f"{one}/" for one in measured}, least=MIN_FILE_BYTES)
-
-
 def files_in(source: Path, *, skip: Collection[str] = ()) -> Iterator[int]:
     """The descriptors of the tree's files, each of which is open until the next one is wanted. What
     vanishes meanwhile is left out. Raises TreeUntrusted, OSError."""
+    yield from (file for _, file in entries_in(source, skip=skip) if file is not None)
+
+
+def tree_size(source: Path, *, skip: Collection[str] = ()) -> int:
+    """Bytes that clone_tree would write if the copy shared no blocks. Raises TreeUntrusted,
+    OSError."""
+    return sum(bytes_held(os.fstat(file)) for file in files_in(source, skip=skip))
+
+
+def size_on_disk(
+    source: Path, *, measured: Collection[str] = (), least: int = MIN_FILE_BYTES
+) -> int:
+    """Bytes that the tree takes of the disk, with all that anybody has put there. A file or
+    directory takes `least` at least. The files directly in the directories `measured` count only
+    with what they take beyond their sizes. A tree that is deeper than any of Postgres is not gone
+    through: it counts as all that its disk holds, so that nobody escapes a limit by it. Raises
+    OSError."""
     with open_directory(source) as reading:
-        yield from _files_of(reading, "", skip)
-
-
-def clone_file(name: str, *, source: int, target: int, owner: Account) -> None:
-    """Copy the file `name` of the directory `source` into the directory `target`. Raises what
-    clone_tree raises."""
-    _Clone(os.fstat(source).st_uid, owner, ()).file(name, source, target, "")
-
-
-def copy_beginning(
-    name: str, *, source: int, target: int, draft: str, size: int, owner: Account, share: bool
-) -> None:
-    """Copy the first `size` bytes of the file `name` of the directory `source` to the new file
-    `draft` of the directory `target`, durably. With `share`, both share their blocks if the disk
-    allows it: whoever then overwrites one of them has each block copied first. Raises what
-    clone_tree raises."""
-    clone = _Clone(os.fstat(source).st_uid, owner, ())
-    with open_regular(name, within=source) as (reading, found):
-        clone.require_owner(name, found)
-        writing = os.open(draft, NEW_FILE, 0o644, dir_fd=target)
         try:
-            os.fchmod(writing, 0o644)
-            clone.content(reading, writing, min(size, found.st_size), share=share)
-            os.ftruncate(writing, size)
-            set_owner(writing, owner)
-            os.fsync(writing)
-        finally:
-            os.close(writing)
+            return _size_of(reading, "", {f"{one}/" for one in measured}, least)
+        except TreeUntrusted:
+            return _used_of_disk(reading)
 
 
-@functools.cache
-def shares_blocks(directory: Path) -> bool:
-    """True if copies within the directory, which must be ours, share their blocks."""
-    with (
-        tempfile.TemporaryFile(dir=directory) as source,
-        tempfile.TemporaryFile(dir=directory) as target,
-    ):
-        source.write(bytes(4096))
-        source.flush()
-        return _clone_blocks(source.fileno(), target.fileno())
+def _used_of_disk(directory: int) -> int:
+    disk = os.fstatvfs(directory)
+    return (disk.f_blocks - disk.f_bfree) * disk.f_frsize
 
 
-class _Clone:
-    def __init__(self, source_uid: int, owner: Account, skip: Collection[str]) -> None:
-        self.source_uid = source_uid
-        self.owner = owner
-        self.skip = skip
-        # Bytes copied since the disk's space was last checked.
-        self.unlooked = 0
-
-    def directory(self, reading: int, writing: int, place: str) -> None:
-        set_owner(writing, self.owner)
-        check_depth(place)
-        with os.scandir(reading) as entries:
-            for entry in entries:
-                inner = f"{place}{entry.name}"
-                if entry.is_dir(follow_symlinks=False):
-                    self.subdirectory(entry.name, reading, writing, inner)
-                elif inner not in self.skip and entry.is_file(follow_symlinks=False):
-                    with suppress(FileNotFoundError):
-                        self.file(entry.name, reading, writing, place)
-
-    def subdirectory(self, name: str, reading: int, writing: int, place: str) -> None:
-        os.mkdir(name, 0o700, dir_fd=writing)
-        with open_directory(name, within=writing) as made:
-            if place in self.skip:
-                set_owner(made, self.owner)
-                return
-            with suppress(FileNotFoundError), open_directory(name, within=reading) as found:
-                self.directory(found, made, f"{place}/")
-
-    def file(self, name: str, reading: int, writing: int, place: str) -> None:
-        with open_regular(name, within=reading) as (source, found):
-            if place == WAL and _is_recycled(name, source):
-                return
-            self.require_owner(name, found)
-            target = os.open(name, NEW_FILE, 0o600, dir_fd=writing)
-            try:
-                self.content(source, target, found.st_size)
-                set_owner(target, self.owner)
-            finally:
-                os.close(target)
-        self.wrote(MIN_FILE_BYTES, writing)
-        report_progress()
-
-    def wrote(self, size: int, target: int) -> None:
-        self.unlooked += size
-        if self.unlooked >= CHUNK_BYTES:
-            self.unlooked = 0
-            require_reserve(target)
-
-    def require_owner(self, name: str, found: os.stat_result) -> None:
-        # Root could read it, but a hard link to another account's file must not be copied.
-        if found.st_uid != self.source_uid:
-            raise TreeUntrusted(f'"{name}" belongs to another account')
-
-    def content(self, source: int, target: int, size: int, *, share: bool = True) -> None:
-        """Copy the first `size` bytes. What a running Postgres appends meanwhile is also in its
-        log."""
-        if share and _clone_blocks(source, target):
-            add_bytes(size)
-            return
-        # copy_file_range would share blocks too, and fails between some filesystems.
-        while size > 0 and (copied := os.sendfile(target, source, None, min(CHUNK_BYTES, size))):
-            size -= copied
-            add_bytes(copied)
-            report_progress()
-            self.wrote(copied, target)
+def bytes_held(found: os.stat_result) -> int:
+    """Bytes of the file's content that are on the disk: its size without its holes."""
+    return min(found.st_size, found.st_blocks * 512)
 
 
-def _clone_blocks(source: int, target: int) -> bool:
-    """Let the file `target` share all blocks of `source`. Returns False if the disk can't."""
-    try:
-        fcntl.ioctl(target, FICLONE, source)
-    except OSError as error:
-        if error.errno not in NO_REFLINK:
-            raise
-        return False
-    return True
+def data_of(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where each part of the data in the first `size` bytes of the file begins and ends; between
+    these are holes. Raises OSError."""
+    if os.fstat(file).st_blocks * 512 >= size:
+        yield 0, size
+        return
+    end = 0
+    while end < size:
+        try:
+            begin = os.lseek(file, end, os.SEEK_DATA)
+            # Its owner may change it meanwhile: this goes on all the same.
+            end = max(begin + 1, os.lseek(file, begin, os.SEEK_HOLE))
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return  # no data follows
+        if begin < size:
+            yield begin, min(end, size)
+
+
+class Claims:
+    """What the files of the tree with this open directory claim to contain, as far as it was gone
+    through. A file of exabytes may take no block of the disk, and whoever reads it never comes
+    back."""
+
+    def __init__(self, directory: int) -> None:
+        self._claimed = self._held = 0
+        is_own = os.fstat(directory).st_uid == os.geteuid()
+        self._per_byte = CLAIMED_BY_OURS if is_own else CLAIMED_PER_BYTE
+        # Files that share blocks with each other hold more together than there is.
+        self._used = _used_of_disk(directory)
+
+    def add(self, found: os.stat_result) -> None:
+        """Count a file of the tree. Raises TreeUntrusted."""
+        self._claimed += found.st_size
+        self._held += bytes_held(found)
+        if self._claimed > FREE_CLAIM_BYTES + self._per_byte * min(self._held, self._used):
+            raise TreeUntrusted("its files claim far more bytes than they hold")
 
 
 @contextmanager
@@ -247,7 +172,7 @@ def open_regular(path: Path | str, *, within: int | None) -> Iterator[tuple[int,
         os.close(descriptor)
 
 
-def _is_recycled(name: str, segment: int) -> bool:
+def is_recycled(name: str, segment: int) -> bool:
     """True if the segment of the log was only renamed for later use: its first page still has its
     old address. A copy does not need it."""
     if not SEGMENT.fullmatch(name):
@@ -257,60 +182,42 @@ def _is_recycled(name: str, segment: int) -> bool:
     return bool(address != start_of(name))
 
 
-def _files_of(directory: int, place: str, skip: Collection[str]) -> Iterator[int]:
-    check_depth(place)
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            inner = f"{place}{entry.name}"
-            if inner in skip:
-                continue
-            with suppress(FileNotFoundError):
-                if entry.is_dir(follow_symlinks=False):
-                    with open_directory(entry.name, within=directory) as subdirectory:
-                        yield from _files_of(subdirectory, f"{inner}/", skip)
-                elif entry.is_file(follow_symlinks=False):
-                    with open_regular(entry.name, within=directory) as (file, _):
-                        yield file
-
-
 def check_depth(place: str) -> None:
     """Raise TreeUntrusted if no directory of Postgres is nested like the path, which ends with a
     slash."""
     if place.count("/") >= MAX_DEPTH:
-        raise TreeUntrusted(f"{place} is nested deeper than any directory of Postgres")
+        raise TreeUntrusted(f"{place!a} is nested deeper than any directory of Postgres")
 
 
-def _size_of(
-    directory: int,
-    place: str,
-    skip: Collection[str],
-    measured: Collection[str] = (),
-    *,
-    least: int,
-) -> int:
+def named_entries(directory: int, place: str) -> "Iterator[os.DirEntry[str]]":
+    """The entries of an open directory that have names as Postgres gives them. `place` is its path
+    in the tree, which is empty or ends with a slash. Raises TreeUntrusted, OSError."""
     check_depth(place)
-    size, is_measured = least, place in measured
+    with os.scandir(directory) as entries:
+        yield from (entry for entry in entries if NAME.fullmatch(entry.name))
+
+
+def _size_of(directory: int, place: str, measured: Collection[str], least: int) -> int:
+    check_depth(place)
+    size = least
     with os.scandir(directory) as entries:
         for entry in entries:
-            with suppress(FileNotFoundError):
-                inner = f"{place}{entry.name}"
-                if inner in skip:
-                    continue
+            # Its owner may put something else in place of a directory meanwhile.
+            with suppress(FileNotFoundError, NotADirectoryError):
                 if entry.is_dir(follow_symlinks=False):
                     with open_directory(entry.name, within=directory) as found:
-                        size += _size_of(found, f"{inner}/", skip, measured, least=least)
-                elif is_measured:
-                    size += max(0, least - entry.stat(follow_symlinks=False).st_size)
-                else:
-                    size += max(least, _size_of_file(entry, directory, place))
+                        size += _size_of(found, f"{place}{entry.name}/", measured, least)
+                    continue
+                status = entry.stat(follow_symlinks=False)
+                taken = max(least, _bytes_taken(status))
+                size += max(0, taken - status.st_size) if place in measured else taken
     return size
 
 
-def _size_of_file(entry: "os.DirEntry[str]", directory: int, place: str) -> int:
-    if place == WAL:
-        with open_regular(entry.name, within=directory) as (segment, found):
-            return 0 if _is_recycled(entry.name, segment) else found.st_size
-    return entry.stat(follow_symlinks=False).st_size
+def _bytes_taken(found: os.stat_result) -> int:
+    allocated = found.st_blocks * 512
+    # Whoever reserves more than the disk itself does, takes it from the others.
+    return allocated if allocated > 2 * found.st_size + RESERVED_BYTES else bytes_held(found)
 
 
 def entries_in(
@@ -324,26 +231,60 @@ def entries_in(
     out what `clone_tree` leaves out, and files whose path is not `wanted`. Raises TreeUntrusted,
     OSError."""
     with open_directory(source) as reading:
-        yield from _entries_of(reading, "", os.fstat(reading).st_uid, skip, wanted)
+        yield from entries_of(reading, skip=skip, wanted=wanted)
 
 
-def _entries_of(
-    directory: int, place: str, owner: int, skip: Collection[str], wanted: Callable[[str], object]
+def entries_of(
+    directory: int,
+    *,
+    skip: Collection[str] = (),
+    wanted: Callable[[str], object] = lambda path: True,
+    all_of: bool = False,
 ) -> Iterator[tuple[str, int | None]]:
-    check_depth(place)
-    with os.scandir(directory) as entries:
-        for entry in entries:
+    """The same of an open directory. With `all_of`, raises FileNotFoundError for what vanishes
+    meanwhile, which is otherwise left out."""
+    tree = _Tree(directory, skip, wanted, all_of=all_of)
+    yield from tree.entries(directory, "")
+
+
+class _Tree:
+    def __init__(
+        self,
+        directory: int,
+        skip: Collection[str],
+        wanted: Callable[[str], object],
+        *,
+        all_of: bool,
+    ) -> None:
+        self._owner = os.fstat(directory).st_uid
+        self._claims = Claims(directory)
+        self._skip = skip
+        self._wanted = wanted
+        self._missing = () if all_of else (FileNotFoundError,)
+
+    def entries(self, directory: int, place: str) -> Iterator[tuple[str, int | None]]:
+        found = named_entries(directory, place)
+        # What vanishes after the list was read is noticed.
+        for entry in found if self._missing else list(found):
             inner = f"{place}{entry.name}"
-            with suppress(FileNotFoundError):
+            with suppress(*self._missing):
                 if entry.is_dir(follow_symlinks=False):
                     yield inner, None
-                    if inner not in skip:
-                        with open_directory(entry.name, within=directory) as found:
-                            yield from _entries_of(found, f"{inner}/", owner, skip, wanted)
-                elif inner not in skip and wanted(inner) and entry.is_file(follow_symlinks=False):
-                    with open_regular(entry.name, within=directory) as (file, status):
-                        if place == WAL and _is_recycled(entry.name, file):
-                            continue
-                        if status.st_uid != owner:
-                            raise TreeUntrusted(f'"{entry.name}" belongs to another account')
-                        yield inner, file
+                    if inner not in self._skip:
+                        with open_directory(entry.name, within=directory) as within:
+                            yield from self.entries(within, f"{inner}/")
+                elif (
+                    inner not in self._skip
+                    and self._wanted(inner)
+                    and entry.is_file(follow_symlinks=False)
+                ):
+                    yield from self._file(entry.name, directory, place)
+
+    def _file(self, name: str, directory: int, place: str) -> Iterator[tuple[str, int]]:
+        with open_regular(name, within=directory) as (file, status):
+            if place == WAL and is_recycled(name, file):
+                return
+            if status.st_uid != self._owner:
+                raise TreeUntrusted(f'"{name}" belongs to another account')
+            self._claims.add(status)
+            yield f"{place}{name}", file

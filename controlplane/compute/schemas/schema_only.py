@@ -28,12 +28,13 @@ from controlplane.compute.data.branch_data import NoSuchBranchData, branch_dir, 
 from controlplane.compute.data.relaying import relay_directory
 from controlplane.compute.host.accounts import Account, account_of, limit_command, running_as
 from controlplane.compute.host.binaries import major_at, major_of, postgres_bin
+from controlplane.compute.host.cloning import clone_tree
 from controlplane.compute.host.filesystem import forget_lock, lock_branches
 from controlplane.compute.host.foreign_files import read_regular
 from controlplane.compute.host.progress import Movement, Watch, wait_while_progressing
 from controlplane.compute.host.space import require_reserve
 from controlplane.compute.host.steps import step
-from controlplane.compute.host.tree import clone_tree, open_directory
+from controlplane.compute.host.tree import open_directory
 from controlplane.compute.processes.recovery import is_to_recover
 from controlplane.compute.processes.session import pinned_options, session, socket_dir, values_of
 from controlplane.compute.schemas.dump_archive import entries_of

@@ -24,6 +24,7 @@ from controlplane.compute.data import branch_data
 from controlplane.compute.data.branch_data import NoSuchBranchData, branch_dir, data_dir
 from controlplane.compute.host.accounts import Account, upgrade_account
 from controlplane.compute.host.binaries import major_of
+from controlplane.compute.host.cloning import clone_tree
 from controlplane.compute.host.filesystem import (
     LockTimeout,
     forget_lock,
@@ -33,7 +34,7 @@ from controlplane.compute.host.filesystem import (
 from controlplane.compute.host.foreign_files import remove_from
 from controlplane.compute.host.patience import check_cancelled, report_progress
 from controlplane.compute.host.steps import step
-from controlplane.compute.host.tree import clone_tree, give_tree, open_directory
+from controlplane.compute.host.tree import give_tree, open_directory
 from controlplane.compute.processes.account_processes import end_upgrade_account
 from controlplane.compute.processes.limits import end_group, forget_limits
 from controlplane.compute.processes.occupants import end_processes_in

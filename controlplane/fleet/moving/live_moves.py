@@ -22,10 +22,10 @@ from controlplane.compute import compute
 from controlplane.compute.data.base_backup import RUNNING_FILES
 from controlplane.compute.data.branch_data import branch_dir, data_dir
 from controlplane.compute.host.accounts import own_account
+from controlplane.compute.host.cloning import clone_tree, shares_blocks
 from controlplane.compute.host.filesystem import remove_tree
 from controlplane.compute.host.patience import Cancelled, check_cancelled, patience
 from controlplane.compute.host.steps import step
-from controlplane.compute.host.tree import clone_tree, shares_blocks
 from controlplane.compute.processes.process import stop_postgres
 from controlplane.compute.processes.session import socket_dir
 from controlplane.fleet.links import Link, LinkBroken

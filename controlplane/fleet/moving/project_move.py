@@ -10,8 +10,8 @@ there, and this host's data is a leftover. A round of each host removes leftover
 """
 
 import logging
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -101,6 +101,15 @@ def _branches_of(operation: Operation) -> list[str]:
     return list(found.order_by("created_at", "id").values_list("id", flat=True))
 
 
+@contextmanager
+def _about(branch_id: str) -> Iterator[None]:
+    """Name the branch in the reason for which the project cannot be moved. Raises StartRefused."""
+    try:
+        yield
+    except FINAL as error:
+        raise StartRefused(f"the branch {branch_id}: {failure_message(error)}") from error
+
+
 def _send(operation: Operation, details: MoveProjectDetails, branches: Sequence[str]) -> None:
     """Send the branches, and note which state directory has them."""
     running = running_endpoints(operation)
@@ -118,12 +127,17 @@ def _send(operation: Operation, details: MoveProjectDetails, branches: Sequence[
         for branch_id in sorted(branches):
             held.enter_context(holding_history(branch_id))
         sent, streams = SentBlocks(), held.enter_context(closing(Streams(link)))
-        with step("copying", of_bytes=sum(map(size_of, branches))):
+        of_bytes = 0
+        for branch_id in branches:
+            with _about(branch_id):
+                of_bytes += size_of(branch_id)
+        with step("copying", of_bytes=of_bytes):
             for branch_id in branches:
-                if endpoint := running.get(branch_id):
-                    streams.send(endpoint, sent)
-                else:
-                    send_branch(link, branch_id, sent, between=streams.look)
+                with _about(branch_id):
+                    if endpoint := running.get(branch_id):
+                        streams.send(endpoint, sent)
+                    else:
+                        send_branch(link, branch_id, sent, between=streams.look)
         if running:
             streams.hand_over(partial(mark, operation, details))
         else:

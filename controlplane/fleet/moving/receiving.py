@@ -18,9 +18,10 @@ from controlplane import durable
 from controlplane.compute import compute
 from controlplane.compute.data.branch_data import MIN_BRANCH_BYTES, branch_dir, new_branch
 from controlplane.compute.host.accounts import Account, account_of, own_account, set_owner
+from controlplane.compute.host.cloning import NO_REFLINK
 from controlplane.compute.host.filesystem import remove_tree
 from controlplane.compute.host.space import require, require_reserve
-from controlplane.compute.host.tree import NEW_FILE, NO_REFLINK, REGULAR, open_directory
+from controlplane.compute.host.tree import NEW_FILE, REGULAR, TreeUntrusted, open_directory
 from controlplane.fleet.links import Link, LinkBroken
 from controlplane.fleet.moving.following import Follower, end_following
 from controlplane.fleet.moving.sending import DATA
@@ -72,7 +73,7 @@ def receive_branch(
     """Make the branch, in place of any that is left of an earlier move. It may share blocks with
     the branches `received` before. If its compute runs on the other host, it is `following` that
     from now on. The caller holds the locks of all of these. Raises LinkBroken, MoveRefused,
-    NotEnoughSpace, AccountUnusable, OSError."""
+    TreeUntrusted, NotEnoughSpace, AccountUnusable, OSError."""
     end_following(branch_id)
     compute.clear(branch_id)
     with new_branch(branch_id) as (staging, account):
@@ -154,8 +155,10 @@ class _Receiver:
                     os.fchmod(made, 0o755)
 
     def _receive_file(self, name: str, *, size: int, mode: int) -> None:
-        if not 0 <= size <= _MAX_FILE_BYTES:
-            raise LinkBroken("the other host has sent a file that is too large")
+        if size > _MAX_FILE_BYTES:
+            raise TreeUntrusted(f"{name[:200]!a} is larger than any file of Postgres")
+        if size < 0:
+            raise LinkBroken("the other host has sent a file of no size")
         with _directory_of(self._staging, name) as (place, last):
             if self.is_in_place:
                 with suppress(FileNotFoundError):

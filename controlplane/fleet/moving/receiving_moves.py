@@ -27,6 +27,7 @@ from controlplane.compute.host.binaries import PostgresUnusable
 from controlplane.compute.host.filesystem import lock_branches
 from controlplane.compute.host.patience import OutOfPatience, patience, remaining
 from controlplane.compute.host.space import NotEnoughSpace
+from controlplane.compute.host.tree import TreeUntrusted
 from controlplane.compute.processes.process import StartFailed
 from controlplane.fleet.links import SILENCE_TIMEOUT, Link, LinkBroken, MoveRefused
 from controlplane.fleet.moving.receiving import (
@@ -60,7 +61,7 @@ _LOCK_TIMEOUT = 30.0
 _MAX_CONNECTIONS = 16
 # Problems that another attempt would find too. Others may pass: a branch that is busy, a standby
 # that has died.
-_FINAL = (MoveRefused, NotEnoughSpace, AccountUnusable, PostgresUnusable)
+_FINAL = (MoveRefused, NotEnoughSpace, AccountUnusable, PostgresUnusable, TreeUntrusted)
 _places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
 
 
@@ -108,15 +109,16 @@ def _serve(connection: socket.socket, host_id: str) -> None:
             sender = _line(connection)
             try:
                 _answer(link, sender, host_id)
-            except (LinkBroken, OutOfPatience):
+            except OutOfPatience:
                 raise
             except Exception as error:
-                if not isinstance(error, MoveRefused):
+                if not isinstance(error, (MoveRefused, LinkBroken)):
                     log.exception("move not received", extra={"host": sender})
                 kind = "refused" if isinstance(error, _FINAL) else "interrupted"
                 with suppress(LinkBroken):
-                    link.send(**{kind: failure_message(error)})
-                    link.flush()
+                    link.send_last(**{kind: failure_message(error)})
+                if isinstance(error, LinkBroken):
+                    raise
     except (LinkBroken, OutOfPatience, OSError) as error:
         log.warning("move cut off", extra={"error": str(error)})
     finally:

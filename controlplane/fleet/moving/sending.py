@@ -164,6 +164,7 @@ class _Sender:
             os.close(descriptor)
 
     def file(self, file: int, name: str) -> None:
+        self._link.heed()
         # A running compute may write more to it, which is also in its log.
         found = os.fstat(file)
         self._link.send(file=name, size=found.st_size, mode=found.st_mode & 0o777)
@@ -186,6 +187,7 @@ class _Sender:
     def _part(self, file: int, part: Part) -> None:
         self._link.send(at=part.offset, length=part.length)
         for piece in _pieces(file, part):
+            self._link.heed()
             self._link.send_bytes(piece)
             add_bytes(len(piece))
 

@@ -9,6 +9,7 @@ import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from controlplane.compute.host.tree import data_of
 from controlplane.history.local.occupied import FLAG_SYNC, extents_of
 
 # linux/fiemap.h
@@ -45,7 +46,8 @@ class SentBlocks:
             extents = list(extents_of(file, request=FLAG_SYNC))
         except OSError:
             # The disk does not tell, as most of those that share no blocks.
-            extents = [(0, 0, size, _UNKNOWN)] if size else []
+            parts = data_of(file, size)
+            extents = [(begin, 0, end - begin, _UNKNOWN) for begin, end in parts]
         for logical, physical, length, flags in extents:
             length = min(length, size - logical)
             if length <= 0 or flags & _UNWRITTEN:

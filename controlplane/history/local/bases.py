@@ -16,9 +16,10 @@ from controlplane import clock, durable
 from controlplane.compute.data.base_backup import BRANCH_FILES, back_up, positions_in
 from controlplane.compute.data.branch_data import data_dir, require_space
 from controlplane.compute.host.accounts import own_account
+from controlplane.compute.host.cloning import clone_tree
 from controlplane.compute.host.filesystem import remove_tree, sync_tree
 from controlplane.compute.host.foreign_files import read_regular
-from controlplane.compute.host.tree import clone_tree, open_directory, tree_size
+from controlplane.compute.host.tree import open_directory, tree_size
 from controlplane.compute.host.wal import record_at
 from controlplane.compute.processes.recovery import read_control
 from controlplane.history.local import pulling

@@ -15,7 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from controlplane.compute.data.branch_data import data_dir
-from controlplane.compute.host.tree import files_in, shares_blocks
+from controlplane.compute.host.cloning import shares_blocks
+from controlplane.compute.host.tree import files_in
 from controlplane.history.local.bases import NOT_IN_A_BASE
 from controlplane.history.local.chain import Chain
 

@@ -20,16 +20,10 @@ from controlplane import clock
 from controlplane.compute.data.branch_data import data_dir
 from controlplane.compute.host.accounts import account_of, own_account
 from controlplane.compute.host.binaries import major_of
+from controlplane.compute.host.cloning import copy_beginning
 from controlplane.compute.host.foreign_files import read_regular
 from controlplane.compute.host.space import require_reserve
-from controlplane.compute.host.tree import (
-    NEW_FILE,
-    REGULAR,
-    SEGMENT_SIZE,
-    copy_beginning,
-    open_directory,
-    start_of,
-)
+from controlplane.compute.host.tree import NEW_FILE, REGULAR, SEGMENT_SIZE, open_directory, start_of
 from controlplane.compute.host.wal import (
     MAX_TIMELINE_BYTES,
     PAGE,

@@ -13,17 +13,11 @@ from controlplane.compute.compute import refuse_other_major
 from controlplane.compute.data import branch_data
 from controlplane.compute.data.branch_data import branch_dir
 from controlplane.compute.host.accounts import Account
+from controlplane.compute.host.cloning import clone_file, clone_tree, copy_beginning
 from controlplane.compute.host.filesystem import forget_lock, lock_branches
 from controlplane.compute.host.foreign_files import put_into
 from controlplane.compute.host.steps import step
-from controlplane.compute.host.tree import (
-    SEGMENT_SIZE,
-    clone_file,
-    clone_tree,
-    copy_beginning,
-    open_directory,
-    start_of,
-)
+from controlplane.compute.host.tree import SEGMENT_SIZE, open_directory, start_of
 from controlplane.compute.host.wal import lsn_text, parse_lsn, timeline_file
 from controlplane.compute.processes.recovery import is_to_recover
 from controlplane.compute.processes.session import session, values_of

@@ -8,6 +8,7 @@ from functools import partial
 from django.conf import settings
 from django.db.models import Exists, OuterRef
 
+from controlplane import clock
 from controlplane.backup.taking import branches_with_data, ready_branches
 from controlplane.compute.data.branch_data import branch_dir, data_dir
 from controlplane.history.copies import state
@@ -22,6 +23,8 @@ LOOK_INTERVAL, SWEEP_INTERVAL = 20.0, 3600.0
 _looked = _swept = float("-inf")
 # Branches without history whose data is in the store.
 _data_copied: set[str] = set()
+# Those whose data could not be copied.
+_data_behind: set[str] = set()
 
 
 def copy_bases_to_store(copier: Copier) -> None:
@@ -61,13 +64,22 @@ def _look(copier: Copier, branch_id: str, window: timedelta) -> bool:
 def _copy_without_history(copier: Copier) -> None:
     """Copy the data of branches that have no history yet, such as snapshots, and branches that were
     never started. Without this they would be lost with the host."""
+    global _data_behind
+    behind = set()
     ready = branches_with_data().filter(
         ~Exists(HistoryChain.objects.filter(branch=OuterRef("id"))),
         project__history_retention_seconds__gt=0,
     )
     for branch in ready.exclude(id__in=_data_copied):
-        if copier.attempt(f"data of {branch.id}", partial(_copy_data, copier, branch)):
+        done = copier.attempt(f"data of {branch.id}", partial(_copy_data, copier, branch))
+        if done:
             _data_copied.add(branch.id)
+        elif done is None:
+            behind.add(branch.id)
+            state.behind.setdefault(branch.id, clock.now())
+    for branch_id in _data_behind - behind:
+        state.behind.pop(branch_id, None)
+    _data_behind = behind
 
 
 def _copy_data(copier: Copier, branch: Branch) -> bool:

@@ -15,7 +15,7 @@ def note_behind() -> None:
     """Record an event for each branch that is behind for too long, and for each that no longer
     is."""
     limit = clock.now() - BEHIND_AFTER
-    behind = {branch_id for branch_id, since in state.behind.items() if since < limit}
+    behind = {branch_id for branch_id, since in list(state.behind.items()) if since < limit}
     for branch_id in behind ^ _told:
         branch = Branch.objects.filter(id=branch_id, deleted_at=None).first()
         if branch is None:

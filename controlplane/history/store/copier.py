@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from controlplane.compute.host.tree import TreeUntrusted
 from controlplane.compute.host.wal import segment_start
 from controlplane.database.base import release_connection
 from controlplane.history.copies import state
@@ -61,6 +62,8 @@ class Copier:
             # Other errors may name paths of this host.
             is_of_store = isinstance(error, (StoreFails, Damaged, WrongKey))
             state.error = str(error) if is_of_store else type(error).__name__
+            if isinstance(error, TreeUntrusted):
+                state.error = f"{what}: {error}"
             log.warning("not copied to the store", extra={"what": what, "error": repr(error)})
             return None
         self._pauses.pop(what, None)

@@ -12,7 +12,7 @@ from typing import Any
 from django.conf import settings
 
 from controlplane.compute.host.filesystem import remove_tree
-from controlplane.compute.host.tree import TreeUntrusted, check_depth, open_directory, open_regular
+from controlplane.compute.host.tree import entries_of
 from controlplane.history.store.packing import Damaged, reader_of
 
 # Bytes read at once.
@@ -41,7 +41,11 @@ def scratch_directory(name: str) -> Iterator[Path]:
 def tree_stream(directory: int, *, skip: Collection[str] = ()) -> Iterator[bytes]:
     """The tar archive of the open directory, in parts. `skip` names paths in it; a skipped
     directory is in the archive, but empty. Raises TreeChanged, TreeUntrusted, OSError."""
-    yield from _directory(directory, "", os.fstat(directory).st_uid, skip)
+    for name, file in entries_of(directory, skip=skip, all_of=True):
+        if file is None:
+            yield _header(name, tarfile.DIRTYPE, 0)
+        else:
+            yield from _content(file, name)
     yield END
 
 
@@ -69,34 +73,16 @@ def write_tree(parts: Iterable[bytes], target: Path) -> None:
         raise Damaged(f"it is no archive: {error}") from error
 
 
-def _directory(directory: int, place: str, owner: int, skip: Collection[str]) -> Iterator[bytes]:
-    check_depth(place)
-    with os.scandir(directory) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
-        inner = f"{place}{entry.name}"
-        if entry.is_dir(follow_symlinks=False):
-            yield _header(inner, tarfile.DIRTYPE, 0)
-            if inner not in skip:
-                with open_directory(entry.name, within=directory) as descriptor:
-                    yield from _directory(descriptor, f"{inner}/", owner, skip)
-        elif inner not in skip and entry.is_file(follow_symlinks=False):
-            yield from _file(entry.name, directory, inner, owner)
-
-
-def _file(name: str, directory: int, place: str, owner: int) -> Iterator[bytes]:
-    with open_regular(name, within=directory) as (descriptor, found):
-        if found.st_uid != owner:
-            raise TreeUntrusted(f'"{place}" belongs to another account')
-        size = left = found.st_size
-        yield _header(place, tarfile.REGTYPE, size)
-        while left:
-            part = os.read(descriptor, min(CHUNK_BYTES, left))
-            if not part:
-                raise TreeChanged(f"{place} became shorter")
-            left -= len(part)
-            yield part
-        yield bytes(-size % BLOCK)
+def _content(file: int, name: str) -> Iterator[bytes]:
+    size = left = os.fstat(file).st_size
+    yield _header(name, tarfile.REGTYPE, size)
+    while left:
+        part = os.read(file, min(CHUNK_BYTES, left))
+        if not part:
+            raise TreeChanged(f"{name} became shorter")
+        left -= len(part)
+        yield part
+    yield bytes(-size % BLOCK)
 
 
 def _header(name: str, kind: bytes, size: int) -> bytes:

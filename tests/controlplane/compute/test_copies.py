@@ -20,8 +20,9 @@ from controlplane.compute.data.base_backup import PROCESS_FILES
 from controlplane.compute.data.state_directory import prepare_state_directory
 from controlplane.compute.host.accounts import own_account
 from controlplane.compute.host.binaries import postgres_bin
+from controlplane.compute.host.cloning import clone_tree, shares_blocks
 from controlplane.compute.host.filesystem import sync_tree
-from controlplane.compute.host.tree import SEGMENT_SIZE, clone_tree, shares_blocks, tree_size
+from controlplane.compute.host.tree import SEGMENT_SIZE, tree_size
 from controlplane.compute.host.wal import lsn_text, segment_name
 from controlplane.compute.observation import POSTGRES_LOG_BYTES, measure
 from controlplane.compute.processes.session import socket_dir
@@ -242,16 +243,16 @@ def test_data_of_clients_outside_databases_is_measured(state_dir: Callable[[Path
             data = branch_data.data_dir(PARENT)
             for name in ("pg_stat_tmp/large", "base/1/new/large", "base/99999/large", "new/large"):
                 (data / name).parent.mkdir(exist_ok=True)
-                os.truncate(_touched(data / name), 30 * MIB)
+                _reserve(data / name, 30 * MIB)
                 assert auxiliary() > before + 25 * MIB, name
                 (data / name).unlink()
-            os.truncate(_touched(data / "pg_wal" / "large"), POSTGRES_LOG_BYTES)
+            _reserve(data / "pg_wal" / "large", POSTGRES_LOG_BYTES)
             assert auxiliary() > before + 15 * MIB
 
 
-def _touched(path: Path) -> Path:
-    path.touch()
-    return path
+def _reserve(path: Path, size: int) -> None:
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
 
 
 def segments(branch_id: str) -> set[str]:

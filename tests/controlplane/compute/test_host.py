@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from controlplane.compute.host.accounts import SERVICE_ACCOUNT, Account, own_account
+from controlplane.compute.host.cloning import clone_tree
 from controlplane.compute.host.foreign_files import read_regular
-from controlplane.compute.host.tree import TreeUntrusted, clone_tree
+from controlplane.compute.host.tree import TreeUntrusted
 from tests.support.processes import postmaster_in
 from tests.support.project import Project
 from tests.support.stack import ROOT, Stack

@@ -1,12 +1,15 @@
 """What a move of a project schedules, what it refuses, and who waits for the project meanwhile."""
 
 import io
+import os
 import socket
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -14,15 +17,20 @@ from django.core.management import call_command
 from django.db import connection, transaction
 from django.utils import timezone
 
+from controlplane.compute.data.branch_data import data_dir
 from controlplane.compute.host.filesystem import lock_branches
 from controlplane.database.version import perch_version
+from controlplane.fleet import links
 from controlplane.fleet.links import Link, MoveInterrupted, MoveRefused
 from controlplane.fleet.moves import empty_host, go_on_emptying, move
-from controlplane.fleet.moving import receiving_moves
+from controlplane.fleet.moving import project_move, receiving_moves
 from controlplane.fleet.moving.moved_away import has_moved_away
 from controlplane.fleet.moving.project_host import HostNotReady, give_to_host
+from controlplane.fleet.reaching_hosts import HostLinks
 from controlplane.models import Account, Endpoint, EndpointState, Host, Operation, Project
+from controlplane.operations.actions.running import StartRefused
 from controlplane.operations.actions.table import details_of
+from controlplane.operations.actions.work import Attempt
 from controlplane.operations.details import MoveProjectDetails
 from controlplane.operations.locks import locked_project
 from controlplane.services.errors import Conflict, HostAway, NotFound, Unprocessable
@@ -148,6 +156,7 @@ def test_a_branch_that_is_busy_on_the_other_host_only_interrupts_the_move(
     monkeypatch.setattr(settings, "STATE_DIR", tmp_path)
     monkeypatch.setattr(receiving_moves, "is_own", lambda host: True)
     monkeypatch.setattr(receiving_moves, "_LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr(links, "LAST_TIMEOUT", 0.1)
     (tmp_path / "branches" / project.branches.get().id).mkdir(parents=True)
     (moving,) = move(project.id, to="two")
 
@@ -165,6 +174,32 @@ def test_a_branch_that_is_busy_on_the_other_host_only_interrupts_the_move(
         answer(str(moving.id))
     with pytest.raises(MoveRefused, match="no such operation"):
         answer("unknown")
+
+
+def test_a_move_that_a_file_prevents_names_the_branch_and_is_not_tried_again(
+    project: Project, two: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "STATE_DIR", tmp_path)
+    (tmp_path / "locks").mkdir()
+    (moving,) = move(project.id, to="two")
+    branch_id = project.branches.get().id
+    sparse = data_dir(branch_id) / "base" / "sparse"
+    sparse.parent.mkdir(parents=True)
+    sparse.touch()
+    os.truncate(sparse, 15 << 40)
+    ours, theirs = socket.socketpair()
+    peer = Link(theirs)
+    peer.send(state_id="of two")
+    peer.flush()
+    monkeypatch.setattr(project_move, "host_links", lambda: HostLinks(lambda to: ours, no_log))
+    attempt = Attempt(moving, MoveProjectDetails(to="two"), lambda: False)
+    words = f"the branch {branch_id}: its files claim far more .* remove the files of the branch"
+    with closing(peer), pytest.raises(StartRefused, match=words):
+        project_move.move_project(attempt)
+
+
+def no_log(*parameters: Any) -> "subprocess.Popen[bytes]":
+    raise AssertionError
 
 
 def test_only_the_state_directory_that_has_the_data_gets_the_project(

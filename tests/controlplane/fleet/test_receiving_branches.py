@@ -4,18 +4,24 @@ in place of its directories and files."""
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from controlplane.compute import compute
 from controlplane.compute.data.branch_data import branch_dir
-from controlplane.compute.host.accounts import account_of, set_owner
+from controlplane.compute.host.accounts import account_of, own_account, set_owner
 from controlplane.compute.host.filesystem import lock_branches
-from controlplane.fleet.links import Link, LinkBroken
+from controlplane.fleet import links as links_module
+from controlplane.fleet.links import Link, LinkBroken, MoveInterrupted, MoveRefused
+from controlplane.fleet.moving import receiving, receiving_moves
 from controlplane.fleet.moving.receiving import Following, receive_branch, receive_unlogged_files
+from controlplane.fleet.moving.sending import send_branch
+from controlplane.fleet.moving.sharing import SentBlocks
 from tests.support.own_compute import own_branch
 
 BRANCH, OTHER = "br-received-000001", "br-bystander-00001"
@@ -161,3 +167,51 @@ def test_what_alter_system_wrote_stays_behind() -> None:
             assert (branch_dir(BRANCH) / "data" / "postgresql.auto.conf").read_bytes() == b""
     finally:
         compute.remove(BRANCH)
+
+
+def test_a_sender_learns_why_the_rest_of_a_branch_is_refused(
+    tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.STATE_DIR = tmp_path
+    data, staging = branch_dir(BRANCH) / "data" / "base", tmp_path / "staging"
+    data.mkdir(parents=True)
+    staging.mkdir()
+    (data / "large").write_bytes(bytes(2 << 20))
+    for number in range(32):
+        (data / f"after-{number}").write_bytes(bytes(2 << 20))
+    monkeypatch.setattr(receiving, "_MAX_FILE_BYTES", (2 << 20) - 1)
+
+    def answer(link: Link, sender: str, host_id: str) -> None:
+        link.receive()
+        receiving._Receiver(link, BRANCH, (), staging, own_account(), Following()).receive()
+
+    monkeypatch.setattr(receiving_moves, "_answer", answer)
+    monkeypatch.setattr(receiving_moves, "close_old_connections", lambda: None)
+    ours, theirs = socket.socketpair()
+    ours.sendall(b"local\n")
+    receiving_moves._places.acquire()
+    server = threading.Thread(target=receiving_moves._serve, args=(theirs, "two"))
+    server.start()
+    with (
+        closing(Link(ours)) as link,
+        pytest.raises(MoveRefused, match="than any file of Post") as no,
+    ):
+        send_branch(link, BRANCH, SentBlocks())
+    assert "remove the files of the branch" in str(no.value)
+    server.join(4)
+    assert not server.is_alive()
+
+
+def test_a_sender_learns_what_it_has_sent_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(link: Link, sender: str, host_id: str) -> None:
+        raise LinkBroken("the other host has sent a file of no size")
+
+    monkeypatch.setattr(receiving_moves, "_answer", answer)
+    monkeypatch.setattr(receiving_moves, "close_old_connections", lambda: None)
+    monkeypatch.setattr(links_module, "LAST_TIMEOUT", 0.1)
+    ours, theirs = socket.socketpair()
+    ours.sendall(b"local\n" + bytes(100))
+    receiving_moves._places.acquire()
+    receiving_moves._serve(theirs, "two")
+    with closing(Link(ours)) as link, pytest.raises(MoveInterrupted, match="a file of no size"):
+        link.receive()

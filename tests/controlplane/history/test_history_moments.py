@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.compute.host.tree import shares_blocks
+from controlplane.compute.host.cloning import shares_blocks
 from tests.controlplane.cancel_retry import SOON, cancel, ended
 from tests.support.filesystems import filled, mounted
 from tests.support.past import history, notes, with_history

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from controlplane.compute.data import branch_data
+from controlplane.compute.host.cloning import shares_blocks
 from controlplane.compute.host.filesystem import remove_tree
-from controlplane.compute.host.tree import shares_blocks
 from tests.controlplane.cancel_retry import (
     begun,
     cancel,

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from controlplane.compute.host.tree import shares_blocks
+from controlplane.compute.host.cloning import shares_blocks
 from tests.controlplane.cancel_retry import (
     SOON,
     begun,

@@ -20,9 +20,9 @@ from controlplane.backup.taking import BackupRefused, take_backup
 from controlplane.compute.data.branch_data import branch_dir, data_dir
 from controlplane.compute.data.idle_data import DataInUse, idle_data
 from controlplane.compute.host.accounts import own_account
+from controlplane.compute.host.cloning import clone_tree
 from controlplane.compute.host.filesystem import LockTimeout, lock_branches
 from controlplane.compute.host.patience import report_progress
-from controlplane.compute.host.tree import clone_tree
 from controlplane.compute.processes.occupants import lease
 from controlplane.models import Account, Action, Branch, Host, Operation, Snapshot, Span, Usage
 from controlplane.models import Project as ProjectRow

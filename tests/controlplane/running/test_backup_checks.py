@@ -2,6 +2,7 @@
 rows and a sample of branches, which are restored and started."""
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from controlplane.backup import taking
 from controlplane.backup.manifest import (
     MANIFEST,
+    SUMS,
     BranchCopy,
     Manifest,
     NoBackup,
@@ -21,8 +24,12 @@ from controlplane.backup.manifest import (
     write_sums,
 )
 from controlplane.backup.restoring import RestoreRefused, check_key
+from controlplane.backup.room import require_room
 from controlplane.backup.trial import TrialFailed, trial_directory
+from controlplane.compute.data.branch_data import data_dir
 from controlplane.environment import Unstored
+from controlplane.models import Account, Host
+from tests.controlplane.rows import make_project
 from tests.controlplane.running.test_backup import keep, service
 from tests.support.commands import ran
 from tests.support.place import Place
@@ -217,3 +224,51 @@ def lack(backup: Path, branch_id: str) -> None:
     manifest["branches"][branch_id]["databases"]["0"] = "shop"
     path.write_text(json.dumps(manifest))
     write_sums(backup)
+
+
+@pytest.mark.parametrize(
+    "line", ["data/base/x", "0" * 64 + "  /etc/passwd", "0" * 64 + "  a/../../b", "unreadable: x"]
+)
+def test_sums_that_no_backup_has_are_refused(backup: Path, line: str) -> None:
+    with (backup / SUMS).open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(NoBackup, match="has a line that `backup` does not write"):
+        verify(backup)
+
+
+def test_sums_of_earlier_releases_may_have_any_name(backup: Path) -> None:
+    (backup / "branches").mkdir()
+    (backup / "branches" / "a name..  of any kind").touch()
+    write_sums(backup)
+    assert verify(backup) == []
+
+
+@pytest.mark.django_db
+def test_a_branch_with_files_that_postgres_never_makes_does_not_stop_the_others(
+    account: Account, host: Host, tmp_path: Path, settings: Any
+) -> None:
+    settings.STATE_DIR = tmp_path / "state"
+    (tmp_path / "state" / "locks").mkdir(parents=True)
+    staging = tmp_path / "backup"
+    staging.mkdir()
+    hostile, other = (make_project(account, host).branches.get().id for _ in range(2))
+    for branch_id in (hostile, other):
+        place = data_dir(branch_id) / "global"
+        place.mkdir(parents=True)
+        (place / "pg_control").write_text("18\n")
+        (place / "x\ny").write_text("18\n")
+        (place / os.fsdecode(b"\xff\xfe")).write_text("18\n")
+    (data_dir(hostile) / "sparse").touch()
+    os.truncate(data_dir(hostile) / "sparse", 15 << 40)
+    copies: dict[str, BranchCopy] = {}
+    failed: dict[str, str] = {}
+    require_room(map(data_dir, (hostile, other)), at=Path("/dev/shm"))
+    taking._copy_branches(staging, copies, failed, print)
+    assert failed == {hostile: "its files claim far more bytes than they hold"}
+    assert list(copies) == [other]
+    (staging / MANIFEST).write_text(json.dumps({}))
+    write_sums(staging)
+    assert "x\n" not in (staging / SUMS).read_text()
+    assert [path.name for path in (staging / "branches").rglob("*")] == [
+        *(other, "global", "pg_control"),
+    ]

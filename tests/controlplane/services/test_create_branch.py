@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.compute.host.tree import shares_blocks
+from controlplane.compute.host.cloning import shares_blocks
 from controlplane.models import Account, Branch, Host, Role
 from controlplane.operations.locks import locked_project
 from controlplane.services.creation import creation_steps

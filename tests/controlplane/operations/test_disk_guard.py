@@ -1,0 +1,132 @@
+"""Which compute is stopped when the disk fills up: the one that fills it, however its account hides
+what it writes."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.compute import compute
+from controlplane.compute.data.branch_data import branch_dir
+from controlplane.compute.host.accounts import account_of
+from controlplane.compute.host.space import Space
+from controlplane.models import Host
+from controlplane.operations import disk
+
+MIB = 1 << 20
+GUILTY, INNOCENT = "br-guilty-heron-123456", "br-innocent-heron-1234"
+NEARLY_FULL = Space(1000 * MIB, 40 * MIB, 100 * MIB, 0, 0)
+# Keeps a file open that it has deleted, and writes as many bytes to it as each line says.
+WRITES_UNSEEN = """
+exec 3> unseen; rm unseen
+while read size; do head -c "$size" /dev/urandom >&3; echo written; done
+"""
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts")
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> list[str]:
+    """The branches whose computes the guard has stopped on a disk that is nearly full."""
+    found: list[str] = []
+    running = {GUILTY: "ep-guilty", INNOCENT: "ep-innocent"}
+    monkeypatch.setattr(compute, "running_branches", lambda: running)
+    monkeypatch.setattr(compute, "stop", found.append)
+    monkeypatch.setattr(disk, "host_space", lambda: NEARLY_FULL)
+    monkeypatch.setattr(disk, "make_room", lambda: None)
+    (tmp_path / "locks").mkdir()
+    monkeypatch.setattr(disk, "_sizes", {})
+    monkeypatch.setattr(disk, "_stopped", set())
+    settings.STATE_DIR, settings.SOCKET_DIR = tmp_path, tmp_path / "sockets"
+    for number, branch_id in enumerate(running, start=50_001):
+        for name in ("data", "run"):
+            (branch_dir(branch_id) / name).mkdir(parents=True)
+            if os.geteuid() == 0:
+                os.chown(branch_dir(branch_id) / name, number, number)
+                os.chown(branch_dir(branch_id), 0, number)
+    return found
+
+
+def write(path: Path, size: int) -> None:
+    with path.open("ab") as file:
+        file.write(os.urandom(size))
+
+
+def guard() -> None:
+    disk.guard_disk(Host(id="local"))
+
+
+def write_and_cut_a_sparse_file(place: Path, count: int) -> None:
+    write(place / "data" / "filler", MIB)
+    (place / "data" / "sparse").touch()
+    os.truncate(place / "data" / "sparse", (1 << 40) - count * (1 << 30))
+
+
+def write_below_many_directories(place: Path, count: int) -> None:
+    deep = place / "data" / "/".join("0123456789")
+    deep.mkdir(parents=True, exist_ok=True)
+    write(place / "data" / "filler", MIB)
+
+
+def write_beside_the_data(place: Path, count: int) -> None:
+    write(place / "run" / "filler", MIB)
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [write_and_cut_a_sparse_file, write_below_many_directories, write_beside_the_data],
+)
+def test_who_fills_the_disk_is_stopped_and_nobody_else(
+    stopped: list[str], fill: Callable[[Path, int], None]
+) -> None:
+    for count in range(3):
+        fill(branch_dir(GUILTY), count)
+        write(branch_dir(INNOCENT) / "data" / "little", 100_000)
+        guard()
+    assert set(stopped) == {GUILTY}
+    assert disk.start_refusal(GUILTY)
+    assert disk.start_refusal(INNOCENT) is None
+
+
+@as_root
+def test_a_deleted_file_that_is_still_open_is_seen(stopped: list[str]) -> None:
+    account = account_of(branch_dir(GUILTY))
+    with subprocess.Popen(
+        ["sh", "-c", WRITES_UNSEEN],
+        cwd=branch_dir(GUILTY) / "data",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        user=account.uid,
+        group=account.gid,
+        extra_groups=[],
+    ) as writer:
+        assert writer.stdin
+        assert writer.stdout
+        for _ in range(2):
+            writer.stdin.write(b"%d\n" % MIB)
+            writer.stdin.flush()
+            assert writer.stdout.readline()
+            write(branch_dir(INNOCENT) / "data" / "little", 100_000)
+            guard()
+        writer.stdin.close()
+    assert stopped == [GUILTY]
+
+
+def test_who_writes_too_little_to_matter_goes_on(
+    stopped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fills the disk may be out of sight."""
+    for count in range(3):
+        left = replace(NEARLY_FULL, free=NEARLY_FULL.free - count * 10 * MIB)
+        monkeypatch.setattr(disk, "host_space", lambda now=left: now)
+        write(branch_dir(INNOCENT) / "data" / "little", 100_000)
+        guard()
+    assert stopped == []
+    # Its share of what is lost.
+    left = replace(left, free=left.free - MIB)
+    write(branch_dir(INNOCENT) / "data" / "much", MIB)
+    guard()
+    assert stopped == [INNOCENT]
