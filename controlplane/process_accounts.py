@@ -78,7 +78,7 @@ KINDS = {
         {**_OF_HOST, "NET_ADMIN": "loads the rules about what computes may connect to"},
         has_secret_key=True,
     ),
-    # Does for the proxy what needs rights on this host: `proxy.directory.host_process`.
+    # Does for the proxy what needs rights on this host: `proxy.directory.host_calls`.
     "host": Kind("perch-worker", _SHARED, _OF_HOST),
 }
 

@@ -181,7 +181,7 @@ class Look:
 
     # When a client last did something; None if no client ever did.
     last_activity: datetime | None
-    # See `catalog_reading.MARK`.
+    # See `catalog.reading.MARK`.
     catalog_mark: str
     # By SESSIONS.
     sessions: Mapping[str, int]

@@ -1,10 +1,9 @@
 """The outbox of webhooks: the jobs that send events.
 
-A trigger on the table of events (migration 0016) writes the deliveries in the same statement as the
-events: one delivery for each webhook that wants an event, and one job for each such webhook. So
-exactly the committed events are sent, whichever code writes them. For an account without webhooks
-the trigger costs one index lookup, with a cached query plan.
-"""
+A trigger on the table of events (migration 0001_squashed_0029) writes the deliveries in the same
+statement as the events: one delivery for each webhook that wants an event, and one job for each
+such webhook. So exactly the committed events are sent, whichever code writes them. For an account
+without webhooks the trigger costs one index lookup, with a cached query plan."""
 
 from collections.abc import Collection
 from datetime import datetime

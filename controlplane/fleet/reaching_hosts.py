@@ -1,5 +1,5 @@
-"""How this host's worker reaches the workers of other hosts. What connects them is in a layer above
-this one (`fleet.host_links`), which the worker sets when it begins."""
+"""How this host's worker reaches the workers of other hosts. `fleet.host_links` connects them. The
+worker sets it when it begins; no other process loads it."""
 
 import socket
 import subprocess

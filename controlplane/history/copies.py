@@ -1,5 +1,5 @@
 """What the worker knows of the history's copy off the host: written by the rounds of
-`history_store`, published with the worker's sign of life, and a problem if the copy is behind."""
+`history.store`, published with the worker's sign of life, and a problem if the copy is behind."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

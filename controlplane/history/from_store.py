@@ -1,8 +1,7 @@
 """Restores a branch of a lost host from the store: the work of `restore_from_store`.
 
-What reads the store is in a layer above this one (`history.store.lost_branches`), which the worker
-gives to `restoring_with` when it starts with a store.
-"""
+`history.store.lost_branches` reads the store. The worker gives it to `restoring_with` when it
+starts with a store; no other process loads the store's client."""
 
 import json
 from collections.abc import Callable

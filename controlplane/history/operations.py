@@ -43,7 +43,7 @@ HandOver = Callable[[Path, Path], None]
 
 def make_from_moment(branch: Branch, source: Branch, details: CreateBranchDetails) -> None:
     """Create the branch's data and bring its rows to the catalog of then. Creates nothing if the
-    data exists already. Raises Refused and what `create_from_history` raises."""
+    data exists already. Raises StartRefused and what `create_from_history` raises."""
 
     def find() -> Moment:
         copy_log(source.id)

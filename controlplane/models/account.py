@@ -144,7 +144,7 @@ class IdempotentRequest(models.Model):
 
 class RequestRate(models.Model):
     """How far the requests of an account, or of a key at one route, are ahead of their rate. Only
-    `perch_take_turn` (migration 0017) writes it.
+    `perch_take_turn` (migration 0001_squashed_0029) writes it.
 
     The table is UNLOGGED: after a crash of Postgres it is empty, and all rates start anew.
     """

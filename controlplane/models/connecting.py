@@ -19,7 +19,7 @@ from controlplane.models.plans import LIMITS
 
 Connection = AsyncConnection[Any]
 
-# The notification channel on which triggers (migrations 0003, 0017, 0022 and 0023) send the id of
+# The notification channel on which triggers (migration 0001_squashed_0029) send the id of
 # each endpoint that changed.
 CHANGES = "perch_endpoints"
 

@@ -1,8 +1,9 @@
 """What branches have consumed, and what samples of their endpoints' running computes have shown.
 
 Consumption has rows for each hour, day and month, and meters of what is counted since then. Only
-the functions of migrations 0021 and 0080 write these tables. Triggers call most of them, so no code
-that changes an endpoint's state or a branch's size can forget it. `consumption` reads the tables.
+the functions of migration 0001_squashed_0029 write these tables. Triggers call most of them, so no
+code that changes an endpoint's state or a branch's size can forget it. `consumption` reads the
+tables.
 
 A sample is taken once a minute. Its row is kept for some hours; then five minutes become one row,
 which is kept for two weeks (`usage.sampling`).

@@ -92,8 +92,8 @@ class WebhookDelivery(models.Model):
         db_index=False,
         db_constraint=False,
     )
-    # The database deletes a delivery with its event (migration 0016), so that code which deletes
-    # old events need not know of deliveries.
+    # The database deletes a delivery with its event (migration 0001_squashed_0029), so that code
+    # which deletes old events need not know of deliveries.
     event = models.ForeignKey(
         Event, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False
     )

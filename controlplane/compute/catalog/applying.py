@@ -4,7 +4,7 @@ Every step first looks at what is there. So applying twice changes nothing, and 
 halfway, applying again completes the work. Each role and each database is applied on its own: if
 something that its owner has set prevents it, that one alone fails (`Failures`).
 
-A role gets a placeholder for its password (`catalog_reading`). The proxy has checked the client's
+A role gets a placeholder for its password (`reading`). The proxy has checked the client's
 password before anything reaches the compute, so the compute holds neither password nor verifier.
 """
 

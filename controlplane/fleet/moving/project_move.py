@@ -50,8 +50,8 @@ DISCARD_TIMEOUT = 10.0
 
 
 def move_project(attempt: Attempt) -> None:
-    """Copy all branches of the project to the other host, and stop its computes. Raises Refused,
-    LinkBroken, LogCutOff, psycopg.Error, OSError."""
+    """Copy all branches of the project to the other host, and stop its computes. Raises
+    StartRefused, LinkBroken, LogCutOff, psycopg.Error, OSError."""
     operation, details = attempt.operation, attempt.details
     assert isinstance(details, MoveProjectDetails)
     branches = _branches_of(operation)

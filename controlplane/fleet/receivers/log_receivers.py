@@ -85,8 +85,8 @@ def _no_store(branch: Branch) -> StoredLog | None:
     return None
 
 
-# Copies what the store lacks of a branch. Returns None if it cannot be restored from there. The
-# layer above sets it (`history.store.received_logs`).
+# Copies what the store lacks of a branch. Returns None if it cannot be restored from there.
+# `history.store.received_logs` sets it.
 copy_to_store: Callable[[Branch], StoredLog | None] = _no_store
 
 

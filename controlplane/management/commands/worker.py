@@ -200,7 +200,7 @@ async def run_jobs(app: App, queue: str, name: str, slots: int) -> None:
         name=name,
         concurrency=slots,
         delete_jobs="always",
-        # New jobs are notified, and so are those that become due (`queue_beat`).
+        # New jobs are notified, and so are those that become due (`queue.beat`).
         fetch_job_polling_interval=POLL_INTERVAL,
         update_heartbeat_interval=POLL_INTERVAL,
         stalled_worker_timeout=DEAD_AFTER,

@@ -34,9 +34,9 @@ class StartRefused(Exception):
 def start(operation: Operation, endpoint: Endpoint) -> None:
     """Start the endpoint's compute for the operation, with the branch's roles and databases.
 
-    Raises Refused and process.StartFailed. Raises psycopg.Error or filesystem.LockTimeout if the
-    catalog could not be read or applied: the compute then runs, but the start has to be retried.
-    """
+    Raises StartRefused and process.StartFailed. Raises psycopg.Error or filesystem.LockTimeout if
+    the catalog could not be read or applied: the compute then runs, but the start has to be
+    retried."""
     run_compute(endpoint, compute.start)
     for feature in features():
         feature.on_start(endpoint)
@@ -61,7 +61,7 @@ def prepare_for_clients(endpoint: Endpoint) -> None:
 
 
 def run_compute(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
-    """Run the compute, by calling `compute.start` or `compute.reconfigure`. Raises Refused,
+    """Run the compute, by calling `compute.start` or `compute.reconfigure`. Raises StartRefused,
     process.StartFailed."""
     if endpoint.branch.current_state != BranchState.READY:
         raise StartRefused(

@@ -2,9 +2,8 @@
 
 A function is called with its operation's branches locked on this host (`lock_branches`). It never
 runs twice at the same time, and it is called again after a crash at any point of an earlier call.
-It raises Refused if a retry would be useless; any other exception causes a retry. What the end of
-an operation means for the rows is in `effects`.
-"""
+It raises StartRefused if a retry would be useless; any other exception causes a retry. What the end
+of an operation means for the rows is in `effects`."""
 
 import logging
 from collections import Counter
@@ -90,7 +89,7 @@ class Attempt:
         """The operation's endpoint, on the branch that it had when the operation was requested:
         that is the branch that the attempt holds. A later reassignment has an operation of its own.
 
-        Raises Refused if the endpoint was deleted.
+        Raises StartRefused if the endpoint was deleted.
         """
         endpoint = self.operation.endpoint
         assert endpoint is not None
@@ -340,8 +339,8 @@ def _awaits_pooled_client(branch_id: str, endpoint: Endpoint) -> bool:
 
 
 def _end_if_silent(endpoint: Endpoint) -> None:
-    """Stop the compute if it does not answer. Raises Refused if it was stopped: the endpoint is
-    then idle."""
+    """Stop the compute if it does not answer. Raises StartRefused if it was stopped: the endpoint
+    is then idle."""
     if compute.running_endpoint(endpoint.branch_id) != endpoint.id:
         return
     with step("asking"):

@@ -1,5 +1,5 @@
 """Updates a branch's rows of roles and databases with what was found in its compute's catalog.
-Called by `catalog_import`, which holds the project's lock.
+Called by `importing`, which holds the project's lock.
 
 A row is matched by the oid that Postgres gave to its role or database. If both the API and SQL
 changed a field, the API's change stays, because the compute will still get it.

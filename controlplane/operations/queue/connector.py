@@ -41,7 +41,7 @@ class _Connector(PsycopgConnector):
 
         Procrastinate's own listener ends if its connection broke and the database does not accept a
         new one at once, which its worker does not notice if there are no periodic tasks. Of jobs
-        that came meanwhile, `queue_beat` notifies the lanes.
+        that came meanwhile, `queue.beat` notifies the lanes.
         """
         while True:
             try:

@@ -161,7 +161,7 @@ class LaneJobs(JobManager):
         await super().unregister_worker(worker_id)
 
     async def update_heartbeat(self, worker_id: int) -> None:
-        """Does nothing: `queue_beat` writes it, with those of the other queues."""
+        """Does nothing: `queue.beat` writes it, with those of the other queues."""
 
     def _excluded(self) -> _Excluded:
         under_way = self._under_way.values()

@@ -5,11 +5,11 @@ once, then one every `spacing` seconds. redis-cell and, in Python, throttled-py 
 store the timestamp in Redis, which Perch does not have. `limits`, the most used Python library for
 this, accepts a custom storage, but reads and writes it once for each rate, and counts a request in
 one rate even if the next rate refuses it. Therefore the few lines of the algorithm are a function
-in the database (`perch_take_turn`, migration 0017): each request takes one statement for all its
-rates, there is one clock, and refused requests are not counted. Leasing a share of the rate to each
-process would save the statement, but one process would refuse requests while another has some of
-its share left. For accounts whose plan has no limit, such as the embedded `local` one, no statement
-is executed.
+in the database (`perch_take_turn`, migration 0001_squashed_0029): each request takes one statement
+for all its rates, there is one clock, and refused requests are not counted. Leasing a share of the
+rate to each process would save the statement, but one process would refuse requests while another
+has some of its share left. For accounts whose plan has no limit, such as the embedded `local` one,
+no statement is executed.
 
 The caller must authenticate the key first, so that untrusted clients cannot create rows.
 """
