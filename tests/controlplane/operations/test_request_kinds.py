@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from controlplane.models import Account, Action, Branch, Endpoint, Host, Operation, Project
 from controlplane.operations.engine.scheduling import KINDS
+from controlplane.services.retrying import RETRY_STEPS
 from tests.controlplane.rows import make_project, make_snapshot
 
 
@@ -35,6 +36,11 @@ def told(operations: list[dict[str, Any]]) -> tuple[str, str]:
 
 def test_every_action_has_a_kind() -> None:
     assert set(KINDS) == set(Action)
+
+
+def test_every_action_can_be_retried_but_the_deletion_of_a_project() -> None:
+    """Callers no longer find the operations of a deleted project."""
+    assert set(RETRY_STEPS) == set(Action) - {Action.DELETE_TENANT}
 
 
 def test_a_request_for_an_endpoint(api: DjangoClient, project: Project) -> None:
