@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -22,7 +22,6 @@ METADATA_DUMP = "metadata.dump"
 MAX_CONCURRENT_HASHES = 2
 # A line of the sums: of a file below the directory.
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (?!/)(?!(?:.*/)?[.][.](?:/|$))(.+)")
-
 
 # The id is used as a directory's name, and the manifest may be untrusted.
 BranchId = Annotated[str, Field(pattern=r"^br-[a-z0-9-]+$")]
@@ -111,10 +110,9 @@ def read_manifest(backup: Path) -> Manifest:
 
 def write_sums(backup: Path) -> None:
     """Write the SHA-256 of every file, in the format of `sha256sum`. Raises OSError."""
-    with ThreadPoolExecutor(MAX_CONCURRENT_HASHES) as threads:
-        names = sorted(_files_of(backup))
-        sums = threads.map(lambda name: _digest_of(backup / name), names)
-        lines = [f"{digest}  {name}\n" for digest, name in zip(sums, names, strict=True)]
+    names = sorted(_files_of(backup))
+    sums = _each(lambda name: _digest_of(backup / name), names)
+    lines = [f"{digest}  {name}\n" for digest, name in zip(sums, names, strict=True)]
     (backup / SUMS).write_text("".join(lines))
 
 
@@ -137,10 +135,18 @@ def verify(backup: Path) -> list[str]:
     problems = [f"{name} is missing" for name in sorted(listed.keys() - found)]
     problems += [f"{name} is not part of the backup" for name in sorted(found - listed.keys())]
     both = sorted(listed.keys() & found)
-    with ThreadPoolExecutor(MAX_CONCURRENT_HASHES) as threads:
-        sums = threads.map(lambda name: _sum_of(backup / name), both)
-        changed = [name for name, digest in zip(both, sums, strict=True) if digest != listed[name]]
+    sums = _each(lambda name: _sum_of(backup / name), both)
+    changed = [name for name, digest in zip(both, sums, strict=True) if digest != listed[name]]
     return problems + [f"{name} has changed since it was written" for name in changed]
+
+
+def _each(read: Callable[[str], str], names: Sequence[str]) -> list[str]:
+    """Read the files, several at once. After an error or Ctrl-C no further file is begun."""
+    threads = ThreadPoolExecutor(MAX_CONCURRENT_HASHES)
+    try:
+        return list(threads.map(read, names))
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 def size_of(directory: Path) -> int:

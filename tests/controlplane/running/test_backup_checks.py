@@ -4,6 +4,7 @@ rows and a sample of branches, which are restored and started."""
 import json
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from controlplane.backup import taking
+from controlplane.backup import manifest, taking
 from controlplane.backup.manifest import (
     MANIFEST,
     SUMS,
@@ -234,6 +235,24 @@ def test_sums_that_no_backup_has_are_refused(backup: Path, line: str) -> None:
         file.write(f"{line}\n")
     with pytest.raises(NoBackup, match="has a line that `backup` does not write"):
         verify(backup)
+
+
+def test_an_error_ends_the_reading_of_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+
+    def digest_of(path: Path) -> str:
+        read.append(path)
+        time.sleep(0.02)  # as long as a small file takes
+        raise OSError(path)
+
+    for number in range(100):
+        (tmp_path / str(number)).touch()
+    monkeypatch.setattr(manifest, "_digest_of", digest_of)
+    with pytest.raises(OSError, match="0"):
+        manifest.write_sums(tmp_path)
+    assert len(read) < 100
 
 
 def test_sums_of_earlier_releases_may_have_any_name(backup: Path) -> None:
