@@ -24,7 +24,7 @@ from controlplane.models.log_receiver import new_receiver_id
 from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn
 from controlplane.proxy.wire.peer_tls import load_or_create_peer_certificate
 from controlplane.proxy.wire.startup import PEER_REQUEST
-from tests.connections.test_logical_replication import conninfo, receive
+from tests.connections.roles.test_logical_replication import conninfo, receive
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
 from tests.support.client import Client
 from tests.support.place import Place
