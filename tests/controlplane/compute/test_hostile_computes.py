@@ -314,8 +314,7 @@ class TestAnswers:
         self, sockets: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(observation, "data_of", lambda branch_id: "1")
-        monkeypatch.setattr(observation, "size_on_disk", lambda *_, measured: 2**64)
-        monkeypatch.setattr(observation, "tree_size", lambda path: 2**64)
+        monkeypatch.setattr(observation, "size_on_disk", lambda *_, **__: 2**64)
         with hostile_compute(sockets, lambda: [measured(b"br-a", size=b"-5")]):
             found = observation.measure("ep-a", "br-a")
         assert (found.logical_size, found.auxiliary_size) == (0, session.MAX_INTEGER)

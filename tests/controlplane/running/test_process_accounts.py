@@ -343,7 +343,7 @@ def test_nothing_changes_if_switched_off_or_for_an_ordinary_user(
 ) -> None:
     program = (
         "import django; django.setup()\n"
-        "from controlplane.management import process_setup as s\n"
+        "from controlplane.running import process_setup as s\n"
         "print([s.choose_accounts(), s.launcher()])"
     )
     switch = {} if account else {VARIABLE: "off"}

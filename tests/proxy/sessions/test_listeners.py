@@ -1,7 +1,7 @@
 """A proxy that is restarted: the next one takes over its listeners and counts.
 
 The processes here serve lines instead of Postgres; `tests.connections.serving.test_proxy_restarts`
-restarts the proxy itself. """
+restarts the proxy itself."""
 
 import os
 import signal
