@@ -40,7 +40,7 @@ APPLICATION = "perch-console"
 # Settings with which Postgres reads each value as it has written it.
 EXACT_OPTIONS = (
     "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex "
-    "-c array_nulls=on"
+    "-c array_nulls=on -c timezone=UTC"
 )
 
 

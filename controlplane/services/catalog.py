@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from django.db import transaction
 from django.db.models import QuerySet
 
 from controlplane import clock
@@ -207,8 +208,14 @@ def reveal(project: Project, branch: Branch, role: Role, *, once: bool = False) 
         **{name: getattr(event, name) for name in alike},
         at__gt=max(role.updated_at, branch.updated_at, clock.now() - REVEAL_EVENT_INTERVAL),
     )
-    if not (once and before.exists()):
+    if not once:
         record(event)
+    elif not before.exists():
+        with transaction.atomic():
+            # A page asks several times at once.
+            Role.objects.select_for_update(no_key=True).get(id=role.id)
+            if not before.exists():
+                record(event)
     return password
 
 

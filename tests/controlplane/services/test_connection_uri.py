@@ -1,6 +1,7 @@
 """Connection strings: the choice of branch, endpoint, database and role, by the region's address
 and the proxy's TLS settings."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,6 +26,17 @@ def test_it_works(standing: Project) -> None:
         query = {"database_name": "neondb", "role_name": "neondb_owner", **wrong}
         path = f"{standing.path}/connection_uri"
         assert refusal(standing.client.call("GET", path, params=query))[0] == 404
+
+
+def test_several_at_once_are_one_event(standing: Project) -> None:
+    made = standing.client.post(standing.branch_path(rest="/roles"), {"role": {"name": "herd"}})
+    role = made["role"]["name"]
+    with ThreadPoolExecutor(8) as threads:
+        for _ in threads.map(lambda _: uri(standing, role_name=role), range(24)):
+            pass
+    path = f"{standing.path}/events?type=role.password_revealed"
+    events = standing.client.get(path)["events"]
+    assert len([one for one in events if role in one["summary"]]) == 1
 
 
 def test_without_its_password(standing: Project) -> None:
