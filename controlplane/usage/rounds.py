@@ -74,7 +74,7 @@ def _over_quota(
 
 
 def _suspend(project_id: str, doomed: Mapping[str, UsedUp]) -> None:
-    with apart(project_id), locked_project(project_id) as project:
+    with locked_project(project_id) as project:
         # An endpoint with unfinished operations is left to the next round: a configuration applied
         # after the suspend would start it again.
         busy = {row.endpoint_id for row in unfinished(project.id)}

@@ -19,6 +19,7 @@ from controlplane.operations.rounds.expiry import expire_branches
 from controlplane.operations.rounds.hidden_branches import remove_unwanted
 from controlplane.operations.rounds.recovery import remove_unrecovered
 from controlplane.operations.rounds.snapshots import expire_snapshots
+from controlplane.usage import rounds
 from tests.controlplane.rows import make_project
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -150,3 +151,18 @@ def test_other_errors_of_the_database_end_the_round(account: Account, host: Host
     with pytest.raises(ZeroDivisionError), locks.left_if_busy(project.id):
         raise ZeroDivisionError
     assert locks._left == {}
+
+
+def test_a_project_that_a_quota_waits_for_is_counted_as_left(
+    account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = make_project(account, host)
+    monkeypatch.setattr(locks, "_left", {})
+    monkeypatch.setattr(rounds, "_running", lambda _: list(Endpoint.objects.all()))
+    monkeypatch.setattr(rounds, "_over_quota", lambda *_: {"ep": None})
+    monkeypatch.setattr(rounds, "quota_of", lambda _: {})
+    with busy(project):
+        rounds.hold_to_quotas(host)
+    assert set(locks._left) == {project.id}
+    rounds.hold_to_quotas(host)
+    assert not locks._left
