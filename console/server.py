@@ -15,6 +15,13 @@ GC_THRESHOLD = 50_000
 PR_SET_PDEATHSIG = 1
 
 
+def shut_down(client: Any, how: int) -> None:
+    """Let the greenlet that reads from the client's socket find its end, after what has arrived.
+    gevent's own shutdown() would raise EBADF in it at once, which gunicorn logs as an error."""
+    with suppress(OSError):
+        client._sock.shutdown(how)
+
+
 def make_room(awaited: dict[Any, str], limit: int) -> None:
     """If three quarters of a worker's connections await a request, end the oldest one of the
     address that has the most of them. `awaited` has their addresses."""
@@ -22,8 +29,7 @@ def make_room(awaited: dict[Any, str], limit: int) -> None:
         ((address, _),) = Counter(awaited.values()).most_common(1)
         oldest = next(client for client, its in awaited.items() if its == address)
         del awaited[oldest]
-        with suppress(OSError):
-            oldest.shutdown(socket.SHUT_RDWR)
+        shut_down(oldest, socket.SHUT_RDWR)
 
 
 class ConsoleWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types

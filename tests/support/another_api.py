@@ -26,12 +26,14 @@ class AnotherApi:
 
 
 @contextmanager
-def another_api(stack: Stack, *, options: str = "", **environment: str) -> Iterator[AnotherApi]:
-    """Start it by the command of the Procfile with these options and variables as well. It is
-    killed at the end."""
+def another_api(
+    stack: Stack, *, options: str = "", log: Path | None = None, **environment: str
+) -> Iterator[AnotherApi]:
+    """Start it by the command of the Procfile with these options and variables as well. Its log
+    goes to the file `log`. It is killed at the end."""
     port = free_port()
     variables = {"PERCH_STATE_DIR": str(stack.state_dir), "API_PORT": str(port), **environment}
-    process = started_by_procfile("api", options=options, **variables)
+    process = started_by_procfile("api", options=options, log=log, **variables)
     made = AnotherApi(f"http://127.0.0.1:{port}/api/v2", process)
     try:
         wait_for(lambda: stack.answers(f"{made.api_url}/openapi.json"), "another API")
@@ -41,29 +43,30 @@ def another_api(stack: Stack, *, options: str = "", **environment: str) -> Itera
 
 
 def started_by_procfile(
-    name: str, *, options: str = "", **environment: str
+    name: str, *, options: str = "", log: Path | None = None, **environment: str
 ) -> "subprocess.Popen[bytes]":
     """Start a process by its line of the Procfile and further options, in a process group of its
-    own."""
+    own. What it prints goes to the file `log`."""
     line = next(
         line.removeprefix(f"{name}: ")
         for line in (ROOT / "Procfile").read_text().splitlines()
         if line.startswith(f"{name}: ")
     )
-    return subprocess.Popen(
-        ["/bin/sh", "-c", f"exec {line} {options}"],
-        cwd=ROOT,
-        env={
-            **{k: v for k, v in os.environ.items() if not k.startswith("DJANGO_")},
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            **NOTHING_KEPT,
-            **environment,
-        },
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        # gunicorn's worker notices the end of its parent only after a while.
-        start_new_session=True,
-    )
+    with open(log or os.devnull, "wb") as output:
+        return subprocess.Popen(
+            ["/bin/sh", "-c", f"exec {line} {options}"],
+            cwd=ROOT,
+            env={
+                **{k: v for k, v in os.environ.items() if not k.startswith("DJANGO_")},
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                **NOTHING_KEPT,
+                **environment,
+            },
+            stdout=output,
+            stderr=output,
+            # gunicorn's worker notices the end of its parent only after a while.
+            start_new_session=True,
+        )
 
 
 def is_open(port: int) -> bool:

@@ -55,6 +55,13 @@ def with_client_address(application: Application, proxies: Sequence[Network]) ->
     return served
 
 
+def shut_down(client: Any, how: int) -> None:
+    """Let the greenlet that reads from the client's socket find its end, after what has arrived.
+    gevent's own shutdown() would raise EBADF in it at once, which gunicorn logs as an error."""
+    with suppress(OSError):
+        client._sock.shutdown(how)
+
+
 def make_room(awaited: dict[Any, str], limit: int) -> None:
     """If three quarters of a worker's connections await a request, end the oldest one of the
     address that has the most of them. `awaited` has their addresses."""
@@ -62,8 +69,7 @@ def make_room(awaited: dict[Any, str], limit: int) -> None:
         ((address, _),) = Counter(awaited.values()).most_common(1)
         oldest = next(client for client, its in awaited.items() if its == address)
         del awaited[oldest]
-        with suppress(OSError):
-            oldest.shutdown(socket.SHUT_RDWR)
+        shut_down(oldest, socket.SHUT_RDWR)
 
 
 class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
@@ -150,9 +156,7 @@ class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no ty
         refusals.close()
         while True:
             for client in list(self.clients):
-                # What has arrived is still read.
-                with suppress(OSError):
-                    client.shutdown(socket.SHUT_RD)
+                shut_down(client, socket.SHUT_RD)
             gevent.sleep(STOP_POLL_INTERVAL)
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -73,17 +74,41 @@ def test_half_sent_requests_keep_nobody_out_of_the_api(stack: Stack) -> None:
         keep_nobody_out(f"{api.api_url}/openapi.json")
 
 
-def test_half_sent_requests_keep_nobody_out_of_the_console() -> None:
+def test_half_sent_requests_keep_nobody_out_of_the_console(tmp_path: Path) -> None:
+    log = tmp_path / "log"
     port = free_port()
     program = (sys.executable, "-m", "gunicorn", "wsgiref.simple_server:demo_app")
     worker = ("--worker-class", "console.server.ConsoleWorker", "--worker-connections", "40")
     options = (*worker, "--bind", f"127.0.0.1:{port}", "--no-control-socket", "--keep-alive", "60")
-    with subprocess.Popen([*program, *options, "--log-level", "error"], cwd=ROOT) as server:
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            [*program, *options, "--log-level", "error"], cwd=ROOT, stderr=output
+        ) as server,
+    ):
         try:
             wait_for(lambda: is_open(port), "the server")
             keep_nobody_out(f"http://127.0.0.1:{port}/")
         finally:
             server.terminate()
+    assert log.read_text() == ""
+
+
+def test_an_api_that_stops_answers_idle_connections_by_their_end(
+    stack: Stack, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with (
+        another_api(stack, log=log) as api,
+        connections(api.api_url, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", count=10) as idle,
+    ):
+        for client in idle:
+            while not client.recv(65536).endswith(b"}"):
+                pass
+        api.process.terminate()
+        assert [client.recv(65536) for client in idle] == [b""] * len(idle)
+        assert api.process.wait(60) == 0
+    assert "Traceback" not in log.read_text()
 
 
 def keep_nobody_out(url: str) -> None:
