@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from ipaddress import ip_address
 from typing import Any, TypeVar
 
 from django.db import Error, close_old_connections
@@ -65,7 +66,12 @@ def healthz(request: HttpRequest) -> JsonResponse:
     return JsonResponse(body, status=503 if health.missing else 200)
 
 
-def healthz_details(request: HttpRequest) -> JsonResponse:
+def healthz_details(request: HttpRequest) -> HttpResponse:
+    """The health in words, for who asks on this machine, not through a reverse proxy: it names
+    hosts, versions and times of backups."""
+    client = request.META.get("REMOTE_ADDR") or "127.0.0.1"  # none at a Unix socket
+    if "HTTP_X_FORWARDED_FOR" in request.META or not ip_address(client).is_loopback:
+        return error_response(request, 403, _ONLY_HERE)
     health = _health()
     body = {"status": health.status, "missing": health.missing, **health.details}
     return JsonResponse(body, status=503 if health.missing else 200)
@@ -121,6 +127,12 @@ def _ask_in_thread(question: Callable[[], Answer]) -> Answer:
 _NONE = (
     "no host has a certificate authority of its own: the operator provides the certificates, "
     "or no proxy has been started yet"
+)
+
+
+_ONLY_HERE = (
+    "/healthz/details answers only on the API's own machine; elsewhere, operators read "
+    "/api/v2/status/hosts"
 )
 
 

@@ -7,16 +7,17 @@ catalog is the truth: the first start brings the rows to it, as it does with wha
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 from django.conf import settings
 from django.core.management import call_command
 
-from controlplane.backup.manifest import METADATA_DUMP, read_manifest
+from controlplane.backup.manifest import METADATA_DUMP, Manifest, read_manifest
 from controlplane.backup.metadata_copy import load
 from controlplane.backup.restored_rows import settle_lost_host, settle_rows_from_store
 from controlplane.backup.restoring import (
@@ -31,6 +32,7 @@ from controlplane.backup.restoring import (
 )
 from controlplane.backup.taking import ready_branches
 from controlplane.compute.compute import OtherMajorVersion
+from controlplane.compute.host.filesystem import remove_tree
 from controlplane.compute.processes.process import StartFailed
 from controlplane.history.local.moments import NoSuchMoment
 from controlplane.history.local.recovering import NotRecovered
@@ -76,25 +78,26 @@ def restore_from_store(
     with_rows: bool = True,
 ) -> Restored:
     """Create the state directory of the settings from the store; `up` can then run it. `host` is
-    the id of the lost state directory, by default that whose rows were copied last. Without the
-    rows, the branches are restored for a database that has gone on without that host.
+    the id of the lost state directory; by default, of those of this host's name, that whose rows
+    were copied last. Without the rows, the branches are restored for a database that has gone on
+    without that host.
 
     If this is interrupted, it leaves a directory that only another restore accepts. Raises
     RestoreRefused, StoreFails, Damaged, WrongKey, DumpFailed, StateDirectoryUnusable,
     AccountUnusable, NotEnoughSpace, OtherVersion, BackupRefused, OSError.
     """
     # A wrong key is found here, before anything is made.
-    folder, rows = newest_rows(store, host, say)
-    sign = None
-    with suppress(Damaged, WrongKey, ValueError):  # it only says what may be lost
-        sign = last_sign(store, folder)
+    copies = newest_rows(store, host, say)
+    first = next(copies)
     (check_database if with_rows else check_lost_host)()
     check_place()
     with new_state_directory(), scratch_directory(SCRATCH) as scratch:
-        say(f"Reading {rows} …")
-        write_tree(store.get(rows), scratch / "rows")
-        manifest = read_manifest(scratch / "rows")
+        named = host is not None
+        folder, manifest = read_rows(store, chain([first], copies), scratch / "rows", say, named)
         check_fits(manifest, has_data=True)
+        sign = None
+        with suppress(Damaged, WrongKey, ValueError):  # it only says what may be lost
+            sign = last_sign(store, folder)
         restored = Restored(manifest.rows_at, sign or Sign(manifest.rows_at))
         if with_rows:
             with metadata_for_restore(mark=mark):
@@ -110,16 +113,43 @@ def restore_from_store(
     return restored
 
 
-def newest_rows(store: Store, host: str | None, say: Callable[[str], object]) -> tuple[str, str]:
-    """The folder of the host, and the name of the newest copy of its rows that can be read. Raises
-    RestoreRefused, StoreFails, Damaged; WrongKey if nothing of the host can be read."""
+def read_rows(
+    store: Store,
+    copies: Iterable[tuple[str, str]],
+    place: Path,
+    say: Callable[[str], object],
+    named: bool,
+) -> tuple[str, Manifest]:
+    """Write the first of the copies of rows that is of this host, or the first at all if the host
+    was `named`, to `place`. Returns the folder of its host and its manifest. Raises
+    RestoreRefused, StoreFails, Damaged, NoBackup."""
+    others = set()
+    for folder, rows in copies:
+        say(f"Reading {rows} …")
+        remove_tree(place)
+        write_tree(store.get(rows), place)
+        manifest = read_manifest(place)
+        if named or manifest.host_name == settings.HOST_NAME:
+            return folder, manifest
+        others.add(f'"{manifest.host_name}"')
+    raise RestoreRefused(
+        f"the store has rows of the host {' and '.join(sorted(others))}, and none of the host "
+        f'"{settings.HOST_NAME}": set PERCH_HOST_NAME to the lost one, for this command and '
+        "for `up`"
+    )
+
+
+def newest_rows(
+    store: Store, host: str | None, say: Callable[[str], object]
+) -> Iterator[tuple[str, str]]:
+    """For each host of the region, or for this one: its folder, and the name of the newest copy of
+    its rows that can be read. The host whose rows were copied last comes first. Raises
+    RestoreRefused, StoreFails; if no host has any, Damaged, or WrongKey if nothing can be read."""
     region = f"regions/{settings.REGION}"
-    found = []
-    for known in [host] if host else store.folders(region):
-        folder = host_folder(settings.REGION, known)
-        found += [
-            (name.rsplit("/", 1)[-1], folder, name) for name in store.names(f"{folder}/metadata")
-        ]
+    folders = [host_folder(settings.REGION, one) for one in [host] if one]
+    folders = folders or [host_folder(settings.REGION, one) for one in store.folders(region)]
+    found = {folder: sorted(store.names(f"{folder}/metadata"), reverse=True) for folder in folders}
+    found = {folder: copies for folder, copies in found.items() if copies}
     if not found:
         others = ", ".join(store.folders("regions"))
         raise RestoreRefused(
@@ -127,18 +157,35 @@ def newest_rows(store: Store, host: str | None, say: Callable[[str], object]) ->
             + (f" by the host {host}" if host else "")
             + (f"; it has the regions {others}: set PERCH_REGION" if others else "")
         )
-    _, folder, newest = max(found)
-    copies = sorted((name for _, of, name in found if of == folder), reverse=True)
+
+    def copied_at(folder: str) -> str:
+        return found[folder][0].rpartition("/")[2]
+
+    errors: list[Damaged | WrongKey] = []
+    for folder in sorted(found, key=copied_at, reverse=True):
+        try:
+            newest = _newest_readable(store, folder, found[folder], say)
+        except (Damaged, WrongKey) as error:
+            errors.append(error)
+            continue
+        yield folder, newest
+    if len(errors) == len(found):
+        raise errors[0]
+
+
+def _newest_readable(
+    store: Store, folder: str, copies: Sequence[str], say: Callable[[str], object]
+) -> str:
     for copy in copies:
         if _is_readable(lambda name: deque(store.get(name), maxlen=0), copy):
-            return folder, copy
+            return copy
         say(f"{copy} cannot be read")
     branches = store.folders(f"{folder}/branches")
     lists = [f"{branch_folder(folder, branch_id)}/lists" for branch_id in branches]
     if any(_is_readable(store.newest, place) for place in (f"{folder}/signs", *lists)):
         raise Damaged(f"none of the {len(copies)} copies of the rows can be read")
-    deque(store.get(newest), maxlen=0)  # raises why
-    return folder, newest
+    deque(store.get(copies[0]), maxlen=0)  # raises why
+    return copies[0]
 
 
 def _is_readable(read: Callable[[str], object], name: str) -> bool:

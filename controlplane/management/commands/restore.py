@@ -40,8 +40,8 @@ class Command(ServiceCommand):
             nargs="?",
             const="",
             metavar="HOST",
-            help="restore the region from PERCH_HISTORY_STORE: by default the host whose rows "
-            "were copied last; `history list` names the hosts",
+            help="restore the region from PERCH_HISTORY_STORE: by default the host of "
+            "this name whose rows were copied last; `history list` names the hosts",
         )
         parser.add_argument(
             "--region",
@@ -110,6 +110,11 @@ class Command(ServiceCommand):
         last = max([restored.sign.at, *restored.branches.values()])
         self._say(f"The lost host last wrote to the store at {last:{TIME}} UTC.")
         for branch_id, at in restored.branches.items():
+            if shortfall := restored.shortfalls.get(branch_id):
+                self.stderr.write(
+                    f"The branch {branch_id} is not complete after {at:{TIME}} UTC: {shortfall}"
+                )
+                continue
             since = restored.sign.lost_since(branch_id, at)
             if since is None:
                 self._say(f"{branch_id}  has everything: it did not run at the host's last sign")
@@ -119,6 +124,4 @@ class Command(ServiceCommand):
                 f"{(last - since).total_seconds():.1f} s are lost, and what came after the host's "
                 "last write"
             )
-        for branch_id, reason in restored.shortfalls.items():
-            self.stderr.write(f"The branch {branch_id} is not complete: {reason}")
         self._name_missing(restored.missing)

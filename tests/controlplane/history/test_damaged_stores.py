@@ -1,6 +1,7 @@
 """What a store has that nobody with the key has written, or that was damaged there, costs what is
 in the damaged object, and not the restore of all others."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,13 +10,16 @@ from typing import Any
 import pytest
 
 from controlplane import clock
+from controlplane.backup.manifest import Manifest, write_manifest
+from controlplane.backup.restoring import RestoreRefused
 from controlplane.history.store import restoring
 from controlplane.history.store.fetching import Fetched
 from controlplane.history.store.layout import BranchList, pieces_in, write_list
 from controlplane.history.store.objects import Bandwidth, Store
 from controlplane.history.store.packing import Damaged, Keyring, WrongKey
-from controlplane.history.store.restoring import Restored, newest_rows
+from controlplane.history.store.restoring import Restored, newest_rows, read_rows
 from controlplane.history.store.signs import Sign
+from controlplane.history.store.trees import tree_stream
 from tests.support.object_store import file_store
 
 FOLDER = "regions/local/host"
@@ -44,11 +48,11 @@ def damage(tmp_path: Path, name: str) -> None:
 
 def test_the_newest_rows_that_can_be_read_are_restored(store: Store, tmp_path: Path) -> None:
     said: list[str] = []
-    assert newest_rows(store, None, said.append) == (FOLDER, ROWS[1])
+    assert [*newest_rows(store, None, said.append)] == [(FOLDER, ROWS[1])]
     damage(tmp_path, ROWS[1])
     # Without the key, others can only write what is nobody's.
     (tmp_path / "store" / FOLDER / "metadata" / "99991231T000000.000000Z-zz").write_text("x")
-    assert newest_rows(store, None, said.append) == (FOLDER, ROWS[0])
+    assert [*newest_rows(store, None, said.append)] == [(FOLDER, ROWS[0])]
     assert [words.partition(" ")[2] for words in said] == ["cannot be read"] * 2
 
 
@@ -56,13 +60,46 @@ def test_damaged_rows_are_no_wrong_key(store: Store, tmp_path: Path) -> None:
     for name in ROWS:
         damage(tmp_path, name)
     with pytest.raises(Damaged, match="none of the 2 copies of the rows"):
-        newest_rows(store, None, print)
+        next(newest_rows(store, None, print))
 
 
 def test_a_key_that_reads_nothing_is_a_wrong_key(store: Store, tmp_path: Path) -> None:
     other = Store(f"file://{tmp_path}/store", Keyring("another", bytes(16)), Bandwidth(None))
     with pytest.raises(WrongKey, match="PERCH_HISTORY_KEY"):
-        newest_rows(other, None, print)
+        next(newest_rows(other, None, print))
+
+
+def put_rows(store: Store, tmp_path: Path, host: str, day: int, host_name: str) -> None:
+    """Put the rows of a host into the store, as far as its manifest."""
+    at = clock.now()
+    directory = tmp_path / host
+    directory.mkdir()
+    write_manifest(directory, Manifest("1", "18", "local", at, at, [], {}, host=host_name))
+    opened = os.open(directory, os.O_DIRECTORY)
+    name = f"regions/local/{host}/metadata/202611{day}T000000.000000Z-0a"
+    store.put(name, tree_stream(opened))
+    os.close(opened)
+
+
+def test_rows_of_another_host_are_passed_over(store: Store, tmp_path: Path, settings: Any) -> None:
+    store.delete(ROWS)
+    for number, name in enumerate(["lost", "lost", "other"], start=11):
+        put_rows(store, tmp_path, f"host{number}", number, name)
+
+    def read(named: bool = False) -> str:
+        copies = newest_rows(store, None, print)
+        return read_rows(store, copies, tmp_path / "rows", print, named)[0]
+
+    settings.HOST_NAME = "lost"
+    assert read() == "regions/local/host12"
+    assert read(named=True) == "regions/local/host13"
+    # Nobody with the key has written this one.
+    (tmp_path / "store/regions/local/zz/metadata").mkdir(parents=True)
+    (tmp_path / "store/regions/local/zz/metadata/99991231T000000.000000Z-zz").write_text("x")
+    assert read() == "regions/local/host12"
+    settings.HOST_NAME = "third"
+    with pytest.raises(RestoreRefused, match=r'host "lost" and "other", and none of the .*"third"'):
+        read()
 
 
 @pytest.mark.django_db

@@ -13,6 +13,7 @@ import psutil
 import pytest
 import requests
 from django.db import connection
+from django.test import RequestFactory
 from django.utils import timezone
 
 from controlplane.api import status
@@ -195,6 +196,17 @@ def test_callers_of_the_same_second_share_an_answer(monkeypatch: pytest.MonkeyPa
     assert [status._ask_with_timeout(question) for _ in range(9)] == [1] * 9
     monkeypatch.setattr(status, "SHARED_FOR", 0.0)
     assert status._ask_with_timeout(question) == 2
+
+
+def test_details_are_for_this_machine(rf: RequestFactory) -> None:
+    elsewhere: list[dict[str, Any]] = [
+        {"REMOTE_ADDR": "192.0.2.7"},
+        {"REMOTE_ADDR": "2001:db8::7"},
+        {"HTTP_X_FORWARDED_FOR": "127.0.0.1"},
+    ]
+    for headers in elsewhere:
+        answer = status.healthz_details(rf.get("/healthz/details", **headers))
+        assert (answer.status_code, b"/status/hosts" in answer.content) == (403, True)
 
 
 class TestRunningService:
