@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from controlplane.features import REST_INTERVAL, SHORT_REST_INTERVAL, Feature, Round
-from controlplane.fleet.links import LinkBroken, MoveInterrupted, MoveRefused
+from controlplane.fleet.messages import LinkBroken, MoveInterrupted, MoveRefused
 from controlplane.fleet.moves import go_on_emptying
 from controlplane.fleet.moving.following import NotFollowed
 from controlplane.fleet.moving.moved_away import remove_moved_away
@@ -18,7 +18,7 @@ from controlplane.fleet.receivers.log_receivers import (
     hold_durability,
 )
 from controlplane.fleet.receivers.lost_receivers import closing, take_out_ended, watch_receivers
-from controlplane.fleet.receivers.receiving_logs import look_after_received
+from controlplane.fleet.receivers.receptions import look_after_received
 from controlplane.models import Action, Host
 from controlplane.operations.actions.table import ActionRule
 from controlplane.operations.actions.words import AGAIN

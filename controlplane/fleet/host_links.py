@@ -13,7 +13,7 @@ from django.conf import settings
 
 from controlplane.compute.host.accounts import ENVIRONMENT
 from controlplane.compute.host.reaping import reap
-from controlplane.fleet.links import LinkBroken
+from controlplane.fleet.messages import LinkBroken
 from controlplane.fleet.receivers import log_carrier
 from controlplane.models import Host
 from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn

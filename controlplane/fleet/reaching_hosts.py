@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controlplane.fleet.links import LinkBroken
+from controlplane.fleet.messages import LinkBroken
 from controlplane.models import Host
 
 
@@ -22,7 +22,7 @@ _links: HostLinks | None = None
 
 
 def reach_hosts_by(links: HostLinks) -> None:
-    """Let this process reach other hosts by `links`."""
+    """Let this process reach other hosts by `host_links`."""
     global _links
     _links = links
 

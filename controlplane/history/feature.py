@@ -9,13 +9,13 @@ from psycopg.types.json import Jsonb
 from controlplane.compute.host.wal import LogUnreadable
 from controlplane.compute.processes.session import socket_dir
 from controlplane.features import LONG_REST_INTERVAL, REST_INTERVAL, Feature, Round
-from controlplane.history.copies import StoreUnusable, state
 from controlplane.history.from_store import note_restored, restore_from_store, undo_restore
 from controlplane.history.keeping import HISTORY_INTERVAL, keep_history, remove_outdated
 from controlplane.history.local.moments import NoSuchMoment
 from controlplane.history.local.pulling import hold_log
 from controlplane.history.local.recovering import NotRecovered
 from controlplane.history.retention import forget_former_passwords
+from controlplane.history.store_status import StoreUnusable, state
 from controlplane.models import Action, Endpoint, Host, Lane
 from controlplane.operations.actions.table import RETRY_DELAYS, ActionRule
 from controlplane.operations.actions.words import AGAIN, OPERATOR

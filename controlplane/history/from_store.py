@@ -16,11 +16,11 @@ from controlplane.compute.data.branch_data import branch_dir
 from controlplane.compute.host.space import NotEnoughSpace
 from controlplane.events.changes import history_lost
 from controlplane.events.recording import record
-from controlplane.history.copies import StoreUnusable
+from controlplane.history.store_status import StoreUnusable
 from controlplane.models import Branch, Operation
-from controlplane.operations.actions.running import StartRefused
+from controlplane.operations.actions.computes import StartRefused
+from controlplane.operations.actions.handlers import Attempt
 from controlplane.operations.actions.words import failure_message
-from controlplane.operations.actions.work import Attempt
 from controlplane.operations.details import Details, RestoreFromStoreDetails
 
 # In the branch's directory: which operation restored it, and what it restored.

@@ -32,7 +32,7 @@ from controlplane.models import (
     SchemaReading,
 )
 from controlplane.models.history import REPLACED
-from controlplane.operations.actions.running import StartRefused
+from controlplane.operations.actions.computes import StartRefused
 from controlplane.operations.actions.words import failure_message
 from controlplane.operations.catalog.rows import CatalogRows, wanted
 from controlplane.operations.details import CreateBranchDetails

@@ -28,7 +28,7 @@ class PlanLimits:
     snapshots_of_project: int | None = None
     # Of an account: deleted projects that can still be recovered, and bytes of their branches.
     # Beyond either limit, the project that was deleted first is removed; see
-    # `operations.rounds.recovery`.
+    # `operations.rounds.deleted_projects`.
     deleted_projects: int | None = None
     deleted_bytes: int | None = None
     # Of a project: hidden branches whose data waits to be removed, which restores or deleted

@@ -10,7 +10,7 @@ import uuid
 from procrastinate import JobContext, RetryStrategy
 from procrastinate.contrib.django import app
 
-from controlplane.operations.actions import schemas
+from controlplane.operations.actions import readings
 from controlplane.operations.engine import execution
 from controlplane.operations.queue.deferring import earlier_runs
 from controlplane.operations.rounds import reconcile
@@ -34,4 +34,4 @@ def reconcile_branch(branch_id: str, account: int | None = None) -> None:
 @app.task(name="controlplane.read_schema", retry=RETRY_STRATEGY)
 def read_schema(reading_id: str, account: int | None = None) -> None:
     with active():
-        schemas.read_schema(uuid.UUID(reading_id))
+        readings.read_schema(uuid.UUID(reading_id))

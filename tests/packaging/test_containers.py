@@ -12,7 +12,7 @@ import pytest
 import requests
 import yaml
 
-from controlplane.running.supervision import programs_of
+from controlplane.deployment.supervision import programs_of
 from tests.packaging.containers import DATABASE_IMAGE, IMAGE, OCI, Podman, skip_if_missing
 from tests.packaging.test_environment import documented
 from tests.support.client import Client

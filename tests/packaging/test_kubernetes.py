@@ -13,7 +13,7 @@ import pytest
 import requests
 import yaml
 
-from controlplane.running.supervision import programs_of
+from controlplane.deployment.supervision import programs_of
 from tests.packaging.test_environment import documented
 from tests.support.stack import ROOT, Stack
 

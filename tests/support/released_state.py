@@ -1,7 +1,7 @@
 """State directories of released versions: their contents, and how they are stored.
 
 `tests.make_released_state` makes one with the released version's own code and packs it into
-`tests/fixtures/<version>.tar.xz`. `tests/controlplane/running/test_versions.py` unpacks each and
+`tests/fixtures/<version>.tar.xz`. `tests/controlplane/deployment/test_versions.py` unpacks each and
 starts the present code on it."""
 
 import json

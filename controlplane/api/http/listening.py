@@ -18,7 +18,7 @@ from controlplane.database.notifications import listen_to
 
 # OPERATIONS: a trigger of migration `0001_squashed_0029` notifies of each operation that has ended;
 # the payload is its id. EVENTS: a trigger of the same migration notifies that there are new events;
-# there is no payload. READINGS: `operations.actions.schemas` notifies of each schema reading that
+# there is no payload. READINGS: `operations.actions.readings` notifies of each schema reading that
 # has ended; the payload is its id.
 OPERATIONS, EVENTS, READINGS = "perch_operations", "perch_events", "perch_readings"
 CHANNELS = (OPERATIONS, EVENTS, READINGS)

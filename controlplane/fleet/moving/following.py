@@ -29,7 +29,7 @@ from controlplane.compute.processes.process import last_errors, running_postmast
 from controlplane.compute.processes.recovery import STANDBY, read_control
 from controlplane.compute.processes.session import session, values_of
 from controlplane.compute.workshop import NAME, end_workshop, serving, sockets_of
-from controlplane.fleet.links import Link, LinkBroken
+from controlplane.fleet.messages import Link, LinkBroken
 from controlplane.fleet.moving.streaming import NEEDED_BY_A_STANDBY
 
 # The standby looks for more log this often, never removes any, and lets nothing delay its replay.

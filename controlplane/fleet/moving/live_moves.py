@@ -28,7 +28,7 @@ from controlplane.compute.host.patience import Cancelled, check_cancelled, patie
 from controlplane.compute.host.steps import step
 from controlplane.compute.processes.process import stop_postgres
 from controlplane.compute.processes.session import socket_dir
-from controlplane.fleet.links import Link, LinkBroken
+from controlplane.fleet.messages import Link, LinkBroken
 from controlplane.fleet.moving.sending import send_branch, send_unlogged_files
 from controlplane.fleet.moving.sharing import SentBlocks
 from controlplane.fleet.moving.streaming import Stream, streaming
@@ -44,11 +44,11 @@ from controlplane.models import (
     Operation,
     OperationStatus,
 )
-from controlplane.operations.actions.running import START_RELATIONS, start
+from controlplane.operations.actions.computes import START_RELATIONS, start
+from controlplane.operations.bytes_written import count_written
 from controlplane.operations.details import MoveProjectDetails, StartComputeDetails
 from controlplane.operations.locks import locked_project
 from controlplane.operations.states import enter
-from controlplane.operations.written import count_written
 
 log = logging.getLogger(__name__)
 

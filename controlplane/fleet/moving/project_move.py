@@ -21,7 +21,7 @@ from controlplane.compute.data.branch_data import NoSuchBranchData, data_dir
 from controlplane.compute.host.patience import OutOfPatience, patience
 from controlplane.compute.host.steps import step
 from controlplane.compute.host.tree import TreeUntrusted
-from controlplane.fleet.links import Link, LinkBroken, MoveRefused
+from controlplane.fleet.messages import Link, LinkBroken, MoveRefused
 from controlplane.fleet.moving.live_moves import (
     Streams,
     forget_clones,
@@ -36,9 +36,9 @@ from controlplane.fleet.moving.sharing import SentBlocks
 from controlplane.fleet.reaching_hosts import host_links
 from controlplane.history.local.chain import holding_history
 from controlplane.models import Branch, BranchState, Host, Operation
-from controlplane.operations.actions.running import StartRefused
+from controlplane.operations.actions.computes import StartRefused
+from controlplane.operations.actions.handlers import Attempt
 from controlplane.operations.actions.words import failure_message
-from controlplane.operations.actions.work import Attempt
 from controlplane.operations.details import Details, MoveProjectDetails
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from controlplane.compute.host.cloning import NO_REFLINK
 from controlplane.compute.host.filesystem import remove_tree
 from controlplane.compute.host.space import require, require_reserve
 from controlplane.compute.host.tree import NEW_FILE, REGULAR, TreeUntrusted, open_directory
-from controlplane.fleet.links import Link, LinkBroken
+from controlplane.fleet.messages import Link, LinkBroken
 from controlplane.fleet.moving.following import Follower, end_following
 from controlplane.fleet.moving.sending import DATA
 

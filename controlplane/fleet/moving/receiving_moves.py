@@ -1,5 +1,5 @@
 """Receives projects that other hosts' workers move here (`project_move`), in the worker. What they
-ask about logs is answered by `receiving_logs`.
+ask about logs is answered by `receptions`.
 
 The proxy of this host has recognized the other host by its certificate, and passes its connection
 on to the worker's socket, after one line with that host's name. What is received belongs to nobody
@@ -29,14 +29,14 @@ from controlplane.compute.host.patience import OutOfPatience, patience, remainin
 from controlplane.compute.host.space import NotEnoughSpace
 from controlplane.compute.host.tree import TreeUntrusted
 from controlplane.compute.processes.process import StartFailed
-from controlplane.fleet.links import SILENCE_TIMEOUT, Link, LinkBroken, MoveRefused
+from controlplane.fleet.messages import SILENCE_TIMEOUT, Link, LinkBroken, MoveRefused
 from controlplane.fleet.moving.receiving import (
     Following,
     receive_branch,
     receive_unlogged_files,
     remove_received,
 )
-from controlplane.fleet.receivers import receiving_logs
+from controlplane.fleet.receivers import receptions
 from controlplane.models import (
     UNFINISHED,
     Action,
@@ -46,7 +46,7 @@ from controlplane.models import (
     Operation,
     OperationStatus,
 )
-from controlplane.operations.actions.running import START_RELATIONS, StartRefused, run_compute
+from controlplane.operations.actions.computes import START_RELATIONS, StartRefused, run_compute
 from controlplane.operations.actions.words import failure_message
 from controlplane.operations.details import MoveProjectDetails
 from controlplane.operations.own_host import is_own
@@ -145,7 +145,7 @@ def _line(connection: socket.socket) -> str:
 
 def _answer(link: Link, sender: str, host_id: str) -> None:
     request = link.receive()
-    if receiving_logs.answer(link, request, sender, host_id):
+    if receptions.answer(link, request, sender, host_id):
         return
     is_discard = "discard" in request
     operation = _moving(str(request.get("discard") or request.get("move")), sender, host_id)

@@ -17,7 +17,7 @@ from controlplane.compute.data.branch_data import branch_dir, data_dir
 from controlplane.compute.host.steps import add_bytes
 from controlplane.compute.host.tree import REGULAR, entries_in, tree_size
 from controlplane.compute.processes.recovery import STANDBY
-from controlplane.fleet.links import CHUNK_BYTES, Link
+from controlplane.fleet.messages import CHUNK_BYTES, Link
 from controlplane.fleet.moving.sharing import Part, SentBlocks
 from controlplane.fleet.moving.streaming import Stream
 from controlplane.history.local.bases import NOT_IN_A_BASE

@@ -23,7 +23,7 @@ from controlplane.compute.host.wal import (
 )
 from controlplane.compute.processes.recovery import is_to_recover, read_control
 from controlplane.compute.processes.session import Session, session, values_of
-from controlplane.fleet.links import CHUNK_BYTES, Link
+from controlplane.fleet.messages import CHUNK_BYTES, Link
 
 # Seconds between two looks at the log while files are copied.
 LOOK_INTERVAL = 0.25

@@ -1,5 +1,5 @@
 """Lets the commits of a project wait for a second host, if its durability is "region": this host's
-side, which has the computes (`receiving_logs` is the other one's).
+side, which has the computes (`receptions` is the other one's).
 
     attach       before a start lets clients in, and by a round: a second host begins to receive the
                  log, and once it has all of it, commits wait for it
@@ -30,7 +30,7 @@ from controlplane.compute.host.filesystem import LockTimeout, lock_branches
 from controlplane.compute.host.patience import OutOfPatience, patience
 from controlplane.compute.host.steps import step
 from controlplane.compute.processes.session import socket_dir
-from controlplane.fleet.links import LinkBroken, MoveRefused
+from controlplane.fleet.messages import LinkBroken, MoveRefused
 from controlplane.fleet.receivers import standby
 from controlplane.fleet.receivers.lost_receivers import (
     Attached,

@@ -11,7 +11,7 @@ from controlplane import clock
 from controlplane.database.version import perch_version
 from controlplane.events.changes import durability_reduced, durability_restored
 from controlplane.events.recording import record
-from controlplane.fleet.links import Link
+from controlplane.fleet.messages import Link
 from controlplane.fleet.reaching_hosts import host_links
 from controlplane.fleet.receivers.standby import NotAttached
 from controlplane.models import Branch, Event, Host, LogReceiver, Project

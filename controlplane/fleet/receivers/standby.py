@@ -1,6 +1,6 @@
 """Lets the commits of a running compute wait for a receiver of its log on another host.
 
-The receiver is a `pg_receivewal --synchronous` (`receiving_log`). Commits wait for it from the
+The receiver is a `pg_receivewal --synchronous` (`receivewal`). Commits wait for it from the
 moment at which `synchronous_standby_names` names it until it is taken out again. A lone commit that
 waits for a receiver which is gone would wait for ever, whatever its `statement_timeout`.
 """

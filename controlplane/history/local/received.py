@@ -1,4 +1,4 @@
-"""Adds log that another host has received as it was written (`fleet.receivers.receiving_log`) to a
+"""Adds log that another host has received as it was written (`fleet.receivers.receivewal`) to a
 chain that was brought from the store."""
 
 import os
@@ -12,7 +12,7 @@ from controlplane.compute.host.wal import (
     segment_start,
     write_sum,
 )
-from controlplane.fleet.receivers.receiving_log import PARTIAL, opened, segments_in
+from controlplane.fleet.receivers.receivewal import PARTIAL, opened, segments_in
 from controlplane.history.local.chain import Chain
 
 

@@ -24,7 +24,7 @@ from controlplane.history.local.chain import (
     chains_of,
     holding_history,
 )
-from controlplane.history.store.copies import Copies, id_of, stored_chain
+from controlplane.history.store.known_lists import Copies, id_of, stored_chain
 from controlplane.history.store.layout import (
     BranchList,
     StoredBase,

@@ -11,10 +11,10 @@ from django.db.models import Exists, OuterRef
 from controlplane import clock
 from controlplane.backup.taking import branches_with_data, ready_branches
 from controlplane.compute.data.branch_data import branch_dir, data_dir
-from controlplane.history.copies import state
 from controlplane.history.local.chain import chains_of
 from controlplane.history.store.base_copies import copy_base, copy_data, delete_gone, prune
 from controlplane.history.store.copier import Copier, publish
+from controlplane.history.store_status import state
 from controlplane.models import Branch, HistoryChain, Project
 
 # Seconds between two looks for branches without history, and between two looks at every branch.

@@ -3,7 +3,7 @@
 from controlplane import clock
 from controlplane.events.changes import history_copy_behind, history_copy_caught_up
 from controlplane.events.recording import record
-from controlplane.history.copies import BEHIND_AFTER, state
+from controlplane.history.store_status import BEHIND_AFTER, state
 from controlplane.models import Branch
 from controlplane.operations.locks import apart, locked_project
 

@@ -10,11 +10,11 @@ from typing import TypeVar
 from controlplane.compute.host.tree import TreeUntrusted
 from controlplane.compute.host.wal import segment_start
 from controlplane.database.base import release_connection
-from controlplane.history.copies import state
-from controlplane.history.store.copies import Copies
+from controlplane.history.store.known_lists import Copies
 from controlplane.history.store.layout import BranchList
 from controlplane.history.store.objects import StoreFails
 from controlplane.history.store.packing import Damaged, WrongKey
+from controlplane.history.store_status import state
 from controlplane.models import HistoryChain, Host, LogReceiver
 
 log = logging.getLogger(__name__)

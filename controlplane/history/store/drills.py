@@ -24,7 +24,6 @@ from controlplane.compute.host.binaries import bin_for
 from controlplane.compute.host.filesystem import LockTimeout, lock_branches
 from controlplane.compute.host.space import NotEnoughSpace
 from controlplane.compute.processes.process import StartFailed
-from controlplane.history.copies import state
 from controlplane.history.local.moments import NoSuchMoment
 from controlplane.history.local.recovering import NotRecovered
 from controlplane.history.store.copier import Copier
@@ -32,6 +31,7 @@ from controlplane.history.store.fetching import NothingStored, create_branch, fe
 from controlplane.history.store.layout import branch_folder
 from controlplane.history.store.objects import Store, StoreFails
 from controlplane.history.store.packing import Damaged, WrongKey
+from controlplane.history.store_status import state
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from controlplane.history.local.pulling import (
     read_flushed,
     read_timeline,
 )
-from controlplane.history.store.copies import Copies, id_of, new_id, stored_chain
+from controlplane.history.store.known_lists import Copies, id_of, new_id, stored_chain
 from controlplane.history.store.layout import BranchList, StoredChain, piece_name
 
 # Bytes of log after which the list is written, if there is more to copy: it then counts.

@@ -6,7 +6,6 @@ from functools import partial
 
 from controlplane import clock
 from controlplane.compute.data.branch_data import branch_dir
-from controlplane.history.copies import state
 from controlplane.history.keeping import changed_histories
 from controlplane.history.local.pulling import flushed_logs
 from controlplane.history.store.behind import note_behind
@@ -14,6 +13,7 @@ from controlplane.history.store.copier import Copier, publish
 from controlplane.history.store.layout import BranchList
 from controlplane.history.store.log_copies import copy_log, is_behind
 from controlplane.history.store.signs import Sign, store_sign
+from controlplane.history.store_status import state
 from controlplane.models import Branch
 
 # Branches are copied side by side, as most of the time is spent waiting for the store.

@@ -17,7 +17,6 @@ from django.db.models import Exists, OuterRef
 from controlplane.compute.host.steps import step
 from controlplane.compute.processes.session import NotPostgres, session, values_of
 from controlplane.fleet.lost_hosts import continue_with_lost, declare_lost
-from controlplane.history.copies import StoreUnusable
 from controlplane.history.from_store import FromStore, NotInStore, restoring_with
 from controlplane.history.local.moments import NoSuchMoment
 from controlplane.history.store.fetching import (
@@ -31,6 +30,7 @@ from controlplane.history.store.objects import Store, StoreFails
 from controlplane.history.store.packing import Damaged, WrongKey
 from controlplane.history.store.received_logs import add_received_log
 from controlplane.history.store.signs import last_sign
+from controlplane.history.store_status import StoreUnusable
 from controlplane.models import Branch, Host, Project
 from controlplane.operations.locks import apart
 from controlplane.services.errors import ServiceError

@@ -9,23 +9,23 @@ from pathlib import Path
 from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.compute.host.steps import step
 from controlplane.compute.host.tree import SEGMENT
-from controlplane.fleet.links import Link, LinkBroken, MoveRefused
+from controlplane.fleet.messages import Link, LinkBroken, MoveRefused
 from controlplane.fleet.reaching_hosts import host_links
-from controlplane.fleet.receivers import log_receivers, receiving_log
+from controlplane.fleet.receivers import log_receivers, receivewal
 from controlplane.fleet.receivers.log_receivers import StoredLog
-from controlplane.fleet.receivers.receiving_log import PARTIAL
+from controlplane.fleet.receivers.receivewal import PARTIAL
 from controlplane.fleet.receivers.standby import NotAttached
-from controlplane.history.copies import StoreUnusable
 from controlplane.history.local.chain import chains_of
 from controlplane.history.local.pulling import LogLost
 from controlplane.history.local.received import add_received
 from controlplane.history.store.base_copies import copy_base
 from controlplane.history.store.copier import publish
-from controlplane.history.store.copies import Copies, stored_chain
 from controlplane.history.store.fetching import Fetched
+from controlplane.history.store.known_lists import Copies, stored_chain
 from controlplane.history.store.log_copies import LogDamaged, copy_log, is_behind
 from controlplane.history.store.objects import StoreFails
 from controlplane.history.store.packing import Damaged, WrongKey
+from controlplane.history.store_status import StoreUnusable
 from controlplane.models import Branch, Host, LogReceiver
 
 
@@ -81,8 +81,8 @@ def add_received_log(
 def _log(row: LogReceiver, host: Host, place: Path) -> Path | None:
     """The directory with the received segments; None if they are lost."""
     if row.host_id == host.id:
-        receiving_log.end(row.id)
-        found = receiving_log.log_of(row.id)
+        receivewal.end(row.id)
+        found = receivewal.log_of(row.id)
         return found if found.exists() else None
     if row.host.lost_at is not None:
         return None

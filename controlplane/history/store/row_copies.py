@@ -11,11 +11,11 @@ from controlplane.backup.manifest import METADATA_DUMP, write_manifest
 from controlplane.backup.metadata_copy import dump, snapshot
 from controlplane.backup.taking import copy_secrets, manifest_of_now
 from controlplane.compute.host.tree import open_directory
-from controlplane.history.copies import state
 from controlplane.history.store.copier import Copier
-from controlplane.history.store.copies import Copies
+from controlplane.history.store.known_lists import Copies
 from controlplane.history.store.objects import random_name
 from controlplane.history.store.trees import scratch_directory, tree_stream
+from controlplane.history.store_status import state
 from controlplane.models import Project
 
 # In the state directory: the rows and secrets that are being copied.

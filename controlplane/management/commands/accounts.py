@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from controlplane.deployment.service_command import ServiceCommand, table
 from controlplane.models import Plan
-from controlplane.running.service_command import ServiceCommand, table
 from controlplane.services import account_management as management
 from controlplane.services.accounts import create_account, list_keys, revoke_key
 from controlplane.services.errors import ServiceError

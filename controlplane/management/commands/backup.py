@@ -24,8 +24,8 @@ from controlplane.compute.host.accounts import AccountUnusable
 from controlplane.compute.host.binaries import PostgresUnusable
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
-from controlplane.running.service_command import ServiceCommand
-from controlplane.running.supervision import MARK, end_leftovers
+from controlplane.deployment.service_command import ServiceCommand
+from controlplane.deployment.supervision import MARK, end_leftovers
 
 # The exit status of a backup that lacks a branch.
 INCOMPLETE = 2

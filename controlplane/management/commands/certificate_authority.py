@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from controlplane.running.service_command import ServiceCommand
+from controlplane.deployment.service_command import ServiceCommand
 from controlplane.services.hosts import certificate_authorities
 
 

@@ -5,8 +5,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandParser
 
+from controlplane.deployment.service_command import ServiceCommand
 from controlplane.models import Account, Plan
-from controlplane.running.service_command import ServiceCommand
 from controlplane.services.accounts import create_account
 from controlplane.services.errors import ServiceError
 

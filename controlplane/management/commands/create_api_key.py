@@ -6,8 +6,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
+from controlplane.deployment.service_command import ServiceCommand
 from controlplane.models import Account, Plan
-from controlplane.running.service_command import ServiceCommand
 from controlplane.services.accounts import KeySpec, create_account, create_key
 from controlplane.services.errors import ServiceError
 

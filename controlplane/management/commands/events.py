@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from controlplane.deployment.service_command import ServiceCommand
 from controlplane.events.recording import as_json
 from controlplane.models import Account, Event
-from controlplane.running.service_command import ServiceCommand
 from controlplane.services.errors import Invalid
 from controlplane.services.monitoring.events import EventFilter, types_named
 

@@ -12,19 +12,19 @@ from controlplane.compute.host.accounts import AccountUnusable
 from controlplane.compute.host.space import size_text
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
-from controlplane.fleet.invitations import invite
-from controlplane.fleet.joining import ENVIRONMENT, JoinRefused, content_for, join
-from controlplane.fleet.lost_hosts import declare_lost
-from controlplane.fleet.moves import empty_host, move
-from controlplane.models import Action, Host
-from controlplane.operations.own_host import adopt_host
-from controlplane.running.service_command import (
+from controlplane.deployment.service_command import (
     FORCE_HELP,
     ServiceCommand,
     ago,
     jobs_by_host,
     table,
 )
+from controlplane.fleet.invitations import invite
+from controlplane.fleet.joining import ENVIRONMENT, JoinRefused, content_for, join
+from controlplane.fleet.lost_hosts import declare_lost
+from controlplane.fleet.moves import empty_host, move
+from controlplane.models import Action, Host
+from controlplane.operations.own_host import adopt_host
 from controlplane.services.errors import ServiceError
 from controlplane.services.hosts import counted, drain_host, find_host, refuse_running, remove_host
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from controlplane.compute.pooler import pooler_version
-from controlplane.running.pooler_build import BuildFailed, build_pgbouncer
-from controlplane.running.service_command import ServiceCommand
+from controlplane.deployment.pooler_build import BuildFailed, build_pgbouncer
+from controlplane.deployment.service_command import ServiceCommand
 
 
 class Command(ServiceCommand):

@@ -11,9 +11,9 @@ from django.core.management.base import CommandError, CommandParser
 
 from controlplane import durable
 from controlplane.compute.host.accounts import AccountUnusable
-from controlplane.running.process_setup import prepare_for_units
-from controlplane.running.service_command import ServiceCommand
-from controlplane.running.units import TARGET, UnitsUnusable, check_place, rendered_units
+from controlplane.deployment.process_setup import prepare_for_units
+from controlplane.deployment.service_command import ServiceCommand
+from controlplane.deployment.units import TARGET, UnitsUnusable, check_place, rendered_units
 
 NEXT_STEPS = """
 Next:

@@ -11,7 +11,7 @@ from django.db import connection
 
 from controlplane.compute.data.state_directory import StateDirectoryUnusable, check_ours
 from controlplane.compute.host.log_lines import SOURCES, Follower, LogLine, last_lines
-from controlplane.running.service_command import ServiceCommand, endpoint_here
+from controlplane.deployment.service_command import ServiceCommand, endpoint_here
 
 # Seconds between two looks at files that are followed.
 POLL_INTERVAL = 0.25

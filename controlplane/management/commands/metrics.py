@@ -16,8 +16,8 @@ from django.core.management.base import BaseCommand, CommandError
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from controlplane import durable
+from controlplane.deployment.host_figures import HostFigures
 from controlplane.metrics import sampling
-from controlplane.running.host_figures import HostFigures
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """`manage.py pg_dump ENDPOINT …`: dumps a database with the pg_dump of the computes' version."""
 
-from controlplane.running.postgres_programs import PostgresProgram
+from controlplane.deployment.postgres_programs import PostgresProgram
 
 
 class Command(PostgresProgram):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from controlplane.running.postgres_programs import PostgresProgram, Way
+from controlplane.deployment.postgres_programs import PostgresProgram, Way
 
 # Options with which it restores elsewhere, writes a script, or lists the archive's content.
 ELSEWHERE = ("-d", "--dbname", "-f", "--file", "-l", "--list", "-V", "--version", "-?", "--help")

@@ -23,6 +23,8 @@ from controlplane.compute.data import state_directory
 from controlplane.compute.host.accounts import AccountUnusable
 from controlplane.database.secret_keys import OtherSecretKey
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
+from controlplane.deployment.proxy_account import ProxyInputs, proxy_inputs, sockets_directory
+from controlplane.deployment.supervision import MARK
 from controlplane.features import features
 from controlplane.metrics import sampling
 from controlplane.models.connecting import ServedHost
@@ -37,8 +39,6 @@ from controlplane.proxy.settings import PlainConnections, ProxySettings, Sibling
 from controlplane.proxy.wire.certificates import IssuingIdentity
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.proxy.wire.tls import OperatorIdentity, TlsIdentity
-from controlplane.running.proxy_account import ProxyInputs, proxy_inputs, sockets_directory
-from controlplane.running.supervision import MARK
 from controlplane.services.hosts import publish_certificate_authority, publish_peer
 
 log = logging.getLogger(__name__)

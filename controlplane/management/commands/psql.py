@@ -1,6 +1,6 @@
 """`manage.py psql ENDPOINT …`: runs psql on a database of the endpoint's branch."""
 
-from controlplane.running.postgres_programs import PostgresProgram
+from controlplane.deployment.postgres_programs import PostgresProgram
 
 
 class Command(PostgresProgram):

@@ -7,9 +7,7 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
-from controlplane.models import Host, Region
-from controlplane.operations.own_host import adopt_host
-from controlplane.running.service_command import (
+from controlplane.deployment.service_command import (
     FORCE_HELP,
     ServiceCommand,
     ago,
@@ -17,6 +15,8 @@ from controlplane.running.service_command import (
     oldest,
     table,
 )
+from controlplane.models import Host, Region
+from controlplane.operations.own_host import adopt_host
 from controlplane.services.errors import ServiceError
 from controlplane.services.hosts import counted, refuse_running, remaining_text, remove_host
 

@@ -13,12 +13,12 @@ from django.core.management.base import CommandParser
 from controlplane.backup.restoring import RestoreRefused, restore, restore_host
 from controlplane.compute.host.space import NotEnoughSpace
 from controlplane.compute.host.tree import TreeUntrusted
+from controlplane.deployment.service_command import ServiceCommand
+from controlplane.deployment.supervision import MARK
 from controlplane.history.store.objects import StoreFails, StoreMisnamed, configured_store
 from controlplane.history.store.packing import Damaged, WrongKey
 from controlplane.history.store.restoring import Restored, restore_from_store
 from controlplane.management.commands import backup
-from controlplane.running.service_command import ServiceCommand
-from controlplane.running.supervision import MARK
 
 TIME = "%Y-%m-%d %H:%M:%S.%f"
 

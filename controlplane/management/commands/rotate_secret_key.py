@@ -12,7 +12,7 @@ from controlplane.database.secret_keys import (
     rotate,
 )
 from controlplane.database.version import OtherVersion, refuse_other_version
-from controlplane.running.service_command import ServiceCommand
+from controlplane.deployment.service_command import ServiceCommand
 
 
 class Command(ServiceCommand):

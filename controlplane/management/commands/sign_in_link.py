@@ -5,8 +5,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
-from controlplane.running.greeting import console_address, make_sign_in_link
-from controlplane.running.service_command import ServiceCommand
+from controlplane.deployment.greeting import console_address, make_sign_in_link
+from controlplane.deployment.service_command import ServiceCommand
 
 
 class Command(ServiceCommand):

@@ -37,28 +37,24 @@ from controlplane.compute.processes import metadata
 from controlplane.database.connection_counts import connection_shortage
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_unknown
-from controlplane.models import Account, ApiKey, Host, Plan
-from controlplane.operations.own_host import HostTaken, own_host
-from controlplane.operations.rounds.reconcile import reconcile_host
-from controlplane.proxy.listeners import is_offered
-from controlplane.running.coming_up import ComingUp, bar
-from controlplane.running.greeting import greeting, reachable
-from controlplane.running.host_resources import (
+from controlplane.deployment.coming_up import ComingUp, bar
+from controlplane.deployment.greeting import greeting, reachable
+from controlplane.deployment.host_resources import (
     raise_file_limit,
     refuse_few_processes,
     room_on_disk,
 )
-from controlplane.running.process_setup import (
+from controlplane.deployment.process_setup import (
     choose_accounts,
     launcher,
     prepare_address_file,
     set_up_files,
 )
-from controlplane.running.proxy_account import sockets_directories
-from controlplane.running.replacing import MAKE_ROOM, holding_state_directory
-from controlplane.running.service_command import ServiceCommand
-from controlplane.running.stopping import stop_computes
-from controlplane.running.supervision import (
+from controlplane.deployment.proxy_account import sockets_directories
+from controlplane.deployment.replacing import MAKE_ROOM, holding_state_directory
+from controlplane.deployment.service_command import ServiceCommand
+from controlplane.deployment.stopping import stop_computes
+from controlplane.deployment.supervision import (
     MARK,
     Program,
     Supervisor,
@@ -66,6 +62,10 @@ from controlplane.running.supervision import (
     end_proxies,
     programs_of,
 )
+from controlplane.models import Account, ApiKey, Host, Plan
+from controlplane.operations.own_host import HostTaken, own_host
+from controlplane.operations.rounds.reconcile import reconcile_host
+from controlplane.proxy.listeners import is_offered
 from controlplane.services.accounts import KeySpec, create_key
 
 DEFAULT_PORTS = {"console": 8000, "api": 8001, "proxy": 5432}

@@ -7,9 +7,9 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import InterfaceError, OperationalError, close_old_connections
 
+from controlplane.deployment.service_command import ServiceCommand
 from controlplane.models import Operation, OperationStatus
 from controlplane.operations.engine.scheduling import HostAway
-from controlplane.running.service_command import ServiceCommand
 from controlplane.services import project_changes
 from controlplane.services.errors import ServiceError
 

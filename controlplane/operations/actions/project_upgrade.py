@@ -26,9 +26,9 @@ from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.history.operations import replacing_data
 from controlplane.models import Branch, BranchState, Operation, OperationStatus
-from controlplane.operations.actions.running import StartRefused
+from controlplane.operations.actions.computes import StartRefused
+from controlplane.operations.actions.handlers import Attempt
 from controlplane.operations.actions.words import failure_message
-from controlplane.operations.actions.work import Attempt
 from controlplane.operations.details import UpgradeProjectDetails
 from controlplane.operations.locks import locked_project
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from controlplane.features import features
 from controlplane.models import Action, EndpointState, Lane, Operation, OperationStatus
-from controlplane.operations.actions import work
+from controlplane.operations.actions import handlers
+from controlplane.operations.actions.handlers import Attempt
 from controlplane.operations.actions.project_upgrade import undo_upgrade, upgrade_project
-from controlplane.operations.actions.work import Attempt
 from controlplane.operations.details import (
     ApplyConfigDetails,
     CheckAvailabilityDetails,
@@ -34,7 +34,7 @@ RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)
 class ActionRule:
     """The properties of one action."""
 
-    # Does the work. The module `work` says what this function may rely on.
+    # Does the work. The module `handlers` says what this function may rely on.
     run: Callable[[Attempt], None]
     # The class of the details of the action's operations.
     details: type[Details] = Details
@@ -81,35 +81,35 @@ class ActionRule:
 
 
 CORE_ACTIONS: Mapping[Action, ActionRule] = {
-    Action.CREATE_TIMELINE: ActionRule(work.create_timeline, makes_branch=True),
+    Action.CREATE_TIMELINE: ActionRule(handlers.create_timeline, makes_branch=True),
     Action.CREATE_BRANCH: ActionRule(
-        work.create_branch, details=CreateBranchDetails, makes_branch=True
+        handlers.create_branch, details=CreateBranchDetails, makes_branch=True
     ),
     Action.START_COMPUTE: ActionRule(
-        work.start_compute,
+        handlers.start_compute,
         details=StartComputeDetails,
         endpoint_after=EndpointState.ACTIVE,
         is_start=True,
     ),
     Action.SUSPEND_COMPUTE: ActionRule(
-        work.suspend_compute,
+        handlers.suspend_compute,
         details=SuspendComputeDetails,
         endpoint_after=EndpointState.IDLE,
         no_way_back="the endpoint is being suspended; start it again once that is over",
     ),
     Action.APPLY_CONFIG: ActionRule(
-        work.apply_config, details=ApplyConfigDetails, endpoint_after=EndpointState.ACTIVE
+        handlers.apply_config, details=ApplyConfigDetails, endpoint_after=EndpointState.ACTIVE
     ),
     Action.CHECK_AVAILABILITY: ActionRule(
-        work.check_availability, details=CheckAvailabilityDetails, lane=Lane.UPKEEP
+        handlers.check_availability, details=CheckAvailabilityDetails, lane=Lane.UPKEEP
     ),
     Action.DELETE_TIMELINE: ActionRule(
-        work.delete_timeline,
+        handlers.delete_timeline,
         lane=Lane.UPKEEP,
         no_way_back="the branch's data is being removed",
     ),
     Action.DELETE_TENANT: ActionRule(
-        work.delete_tenant,
+        handlers.delete_tenant,
         lane=Lane.UPKEEP,
         no_way_back="the project's data is being removed",
     ),

@@ -1,4 +1,4 @@
-"""Applies a branch's roles and databases to its compute. Called by the actions (see `work`).
+"""Applies a branch's roles and databases to its compute, for the actions (`actions.handlers`).
 
 Each row is applied on its own. A row that cannot be applied keeps the reason (`catalog_error`), and
 one operation fails for it: an operation fails only for rows that changed since the last operation

@@ -34,10 +34,10 @@ from controlplane.models import (
     Project,
 )
 from controlplane.models.reading import Reading
-from controlplane.operations.actions.running import StartRefused
+from controlplane.operations.actions.computes import StartRefused
+from controlplane.operations.actions.handlers import Attempt
 from controlplane.operations.actions.table import ENDS, STARTS, details_of, rule_of
 from controlplane.operations.actions.words import failure_message, without_paths
-from controlplane.operations.actions.work import Attempt
 from controlplane.operations.engine import step_history
 from controlplane.operations.engine.effects import (
     settle_compute,

@@ -15,7 +15,7 @@ from controlplane.compute.processes.process import StopFailed
 from controlplane.compute.schemas.schema_only import end_schema_work
 from controlplane.history.operations import note_history
 from controlplane.models import Branch, BranchState, Endpoint, EndpointState, Operation
-from controlplane.operations.actions.running import compute_spec
+from controlplane.operations.actions.computes import compute_spec
 from controlplane.operations.actions.table import details_of, rule_of
 from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.engine.replacing import replacement_of

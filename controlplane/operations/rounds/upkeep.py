@@ -29,13 +29,18 @@ from controlplane.features import (
     features,
 )
 from controlplane.models import Branch, Host, PostgresSettings, Project, Region
-from controlplane.operations.actions.schemas import forget_readings
+from controlplane.operations.actions.readings import forget_readings
 from controlplane.operations.disk import guard_disk
 from controlplane.operations.engine.step_history import write_lasting
 from controlplane.operations.own_host import HostTaken
 from controlplane.operations.rounds import vitals
 from controlplane.operations.rounds.availability import check_availability
 from controlplane.operations.rounds.catalog_mending import mend_catalogs
+from controlplane.operations.rounds.deleted_projects import (
+    make_room,
+    remove_unrecovered,
+    try_removals_again,
+)
 from controlplane.operations.rounds.event_retention import forget_events
 from controlplane.operations.rounds.expiry import expire_branches
 from controlplane.operations.rounds.hidden_branches import remove_unwanted
@@ -46,11 +51,6 @@ from controlplane.operations.rounds.reconcile import (
     end_strays,
     reconcile_host,
     redispatch_lost_operations,
-)
-from controlplane.operations.rounds.recovery import (
-    make_room,
-    remove_unrecovered,
-    try_removals_again,
 )
 from controlplane.operations.rounds.retention import forget_deleted, forget_operations
 from controlplane.operations.rounds.sizes import measure_nearly_full, measure_sizes

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import cycle
 
 import pytest
@@ -26,8 +27,8 @@ PER_MINUTE = 30
 @pytest.fixture(scope="module")
 def processes(stack: Stack) -> Iterator[list[AnotherApi]]:
     """Two processes of the API that allow each account a few requests."""
-    limit = {"PERCH_API_RATE_LIMIT": str(PER_MINUTE)}
-    with another_api(stack, **limit) as one, another_api(stack, **limit) as other:
+    limited = partial(another_api, stack, PERCH_API_RATE_LIMIT=str(PER_MINUTE))
+    with limited() as one, limited() as other:
         yield [one, other]
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 import requests
 
-from tests.controlplane.running.test_up import refused
+from tests.controlplane.deployment.test_up import refused
 from tests.support.filesystems import filled, free_bytes, mounted
 from tests.support.place import Place
 from tests.support.processes import processes_of

@@ -7,8 +7,8 @@ import pytest
 from controlplane import clock
 from controlplane.compute import compute, observation
 from controlplane.models import Action, Branch, Endpoint, Operation
-from controlplane.operations.actions import work
-from controlplane.operations.actions.work import MAX_HELD, Attempt, suspend_compute
+from controlplane.operations.actions import handlers
+from controlplane.operations.actions.handlers import MAX_HELD, Attempt, suspend_compute
 from controlplane.operations.details import SuspendComputeDetails
 
 
@@ -21,9 +21,9 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(compute, "disconnect_pooled_clients", lambda *ids: False)
     monkeypatch.setattr(compute, "running_endpoint", lambda branch_id: None)
     monkeypatch.setattr(compute, "stop", branches.append)
-    monkeypatch.setattr(work, "import_before_stop", lambda branch: None)
+    monkeypatch.setattr(handlers, "import_before_stop", lambda branch: None)
     monkeypatch.setattr(observation, "last_activity", lambda *_: None)
-    monkeypatch.setattr(work, "_held", type(work._held)())
+    monkeypatch.setattr(handlers, "_held", type(handlers._held)())
     return branches
 
 

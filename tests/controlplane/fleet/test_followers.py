@@ -17,7 +17,7 @@ from controlplane.compute.host.accounts import Account, account_of, set_owner
 from controlplane.compute.host.patience import OutOfPatience
 from controlplane.compute.host.tree import SEGMENT_SIZE
 from controlplane.compute.processes.recovery import STANDBY
-from controlplane.fleet.links import Link
+from controlplane.fleet.messages import Link
 from controlplane.fleet.moving import following
 from controlplane.fleet.moving.following import Follower, NotFollowed
 from tests.controlplane.local_compute import BRANCH, SPEC, branch, computes

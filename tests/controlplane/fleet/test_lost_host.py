@@ -12,9 +12,9 @@ from django.utils import timezone
 from controlplane.backup.manifest import BranchCopy
 from controlplane.backup.restored_rows import settle_lost_host
 from controlplane.models import CATALOG_UNREAD, Account, Database, Endpoint, Event, Host
+from tests.controlplane.deployment.test_metadata_copy import new_database, ran
 from tests.controlplane.history.test_history_store import copied_after
 from tests.controlplane.rows import make_host, make_project, make_snapshot
-from tests.controlplane.running.test_metadata_copy import new_database, ran
 from tests.support.bare_postgres import BarePostgres
 from tests.support.place import Place
 from tests.support.service import Service

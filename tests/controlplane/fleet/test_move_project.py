@@ -20,17 +20,17 @@ from django.utils import timezone
 from controlplane.compute.data.branch_data import data_dir
 from controlplane.compute.host.filesystem import lock_branches
 from controlplane.database.version import perch_version
-from controlplane.fleet import links
-from controlplane.fleet.links import Link, MoveInterrupted, MoveRefused
+from controlplane.fleet import messages
+from controlplane.fleet.messages import Link, MoveInterrupted, MoveRefused
 from controlplane.fleet.moves import empty_host, go_on_emptying, move
 from controlplane.fleet.moving import project_move, receiving_moves
 from controlplane.fleet.moving.moved_away import has_moved_away
 from controlplane.fleet.moving.project_host import HostNotReady, give_to_host
 from controlplane.fleet.reaching_hosts import HostLinks
 from controlplane.models import Account, Endpoint, EndpointState, Host, Operation, Project
-from controlplane.operations.actions.running import StartRefused
+from controlplane.operations.actions.computes import StartRefused
+from controlplane.operations.actions.handlers import Attempt
 from controlplane.operations.actions.table import details_of
-from controlplane.operations.actions.work import Attempt
 from controlplane.operations.details import MoveProjectDetails
 from controlplane.operations.locks import locked_project
 from controlplane.services.errors import Conflict, HostAway, NotFound, Unprocessable
@@ -156,7 +156,7 @@ def test_a_branch_that_is_busy_on_the_other_host_only_interrupts_the_move(
     monkeypatch.setattr(settings, "STATE_DIR", tmp_path)
     monkeypatch.setattr(receiving_moves, "is_own", lambda host: True)
     monkeypatch.setattr(receiving_moves, "_LOCK_TIMEOUT", 0.1)
-    monkeypatch.setattr(links, "LAST_TIMEOUT", 0.1)
+    monkeypatch.setattr(messages, "LAST_TIMEOUT", 0.1)
     (tmp_path / "branches" / project.branches.get().id).mkdir(parents=True)
     (moving,) = move(project.id, to="two")
 

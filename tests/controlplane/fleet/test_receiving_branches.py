@@ -16,8 +16,8 @@ from controlplane.compute import compute
 from controlplane.compute.data.branch_data import branch_dir
 from controlplane.compute.host.accounts import account_of, own_account, set_owner
 from controlplane.compute.host.filesystem import lock_branches
-from controlplane.fleet import links as links_module
-from controlplane.fleet.links import Link, LinkBroken, MoveInterrupted, MoveRefused
+from controlplane.fleet import messages as links_module
+from controlplane.fleet.messages import Link, LinkBroken, MoveInterrupted, MoveRefused
 from controlplane.fleet.moving import receiving, receiving_moves
 from controlplane.fleet.moving.receiving import Following, receive_branch, receive_unlogged_files
 from controlplane.fleet.moving.sending import send_branch

@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.controlplane.deployment.test_metadata_copy import new_database
 from tests.controlplane.history.test_history_store import copied_after, copied_at, numbers
-from tests.controlplane.running.test_metadata_copy import new_database
 from tests.support.bare_postgres import BarePostgres
 from tests.support.numbers import Numbers
 from tests.support.place import Place

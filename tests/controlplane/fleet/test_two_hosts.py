@@ -18,7 +18,7 @@ import requests
 
 from controlplane.compute.host.door import SOCKET
 from controlplane.compute.settings.configuration import PLATFORM_ROLE
-from controlplane.fleet.links import Link, MoveRefused
+from controlplane.fleet.messages import Link, MoveRefused
 from controlplane.fleet.receivers import log_carrier
 from controlplane.models.log_receiver import new_receiver_id
 from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn

@@ -13,13 +13,12 @@ import pytest
 from controlplane import clock
 from controlplane.compute.data.branch_data import data_dir
 from controlplane.compute.host.wal import Record
-from controlplane.history.copies import BEHIND_AFTER, StoreState, state
 from controlplane.history.local.chain import Base
 from controlplane.history.store import base_round, behind
 from controlplane.history.store.base_copies import _prune_chains
 from controlplane.history.store.copier import Copier
-from controlplane.history.store.copies import Copies
 from controlplane.history.store.fetching import _continuous
+from controlplane.history.store.known_lists import Copies
 from controlplane.history.store.layout import (
     BranchList,
     Piece,
@@ -31,6 +30,7 @@ from controlplane.history.store.layout import (
 )
 from controlplane.history.store.objects import Bandwidth, Store, StoreFails, StoreMisnamed
 from controlplane.history.store.packing import Damaged, Keyring
+from controlplane.history.store_status import BEHIND_AFTER, StoreState, state
 from controlplane.models import Account, Event, Host
 from controlplane.operations.rounds import vitals
 from tests.controlplane.rows import make_project

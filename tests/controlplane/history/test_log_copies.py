@@ -14,8 +14,8 @@ from controlplane.compute.host.tree import SEGMENT_SIZE
 from controlplane.compute.host.wal import Record, segment_name, write_sum
 from controlplane.history.local.chain import Base, Chain, history_dir, new_chain
 from controlplane.history.store import base_copies
-from controlplane.history.store.copies import Copies
 from controlplane.history.store.fetching import fetched_branch
+from controlplane.history.store.known_lists import Copies
 from controlplane.history.store.layout import BranchList, Piece, pieces_in, read_list
 from controlplane.history.store.log_copies import LogDamaged, copy_log, is_behind
 from controlplane.history.store.objects import StoreFails

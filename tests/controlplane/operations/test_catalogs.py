@@ -27,7 +27,7 @@ from controlplane.models import (
     Operation,
     Role,
 )
-from controlplane.operations.actions import running
+from controlplane.operations.actions import computes
 from controlplane.operations.catalog.applying import NotApplied
 from controlplane.operations.rounds import catalog_mending, vitals
 from controlplane.operations.rounds.catalog_mending import mend_catalogs
@@ -48,9 +48,9 @@ def applying(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
     def bring(*args: Any) -> None:
         raise raised[0]
 
-    monkeypatch.setattr(running, "apply_to_compute", bring)
+    monkeypatch.setattr(computes, "apply_to_compute", bring)
     for name in ("run_compute", "prepare_for_clients", "_hold_to_limit"):
-        monkeypatch.setattr(running, name, lambda *args: None)
+        monkeypatch.setattr(computes, name, lambda *args: None)
     return raised
 
 
@@ -65,7 +65,7 @@ class TestStart:
     ) -> None:
         applying.append(error)
         with pytest.raises(type(error)):
-            running.start(Operation(), Endpoint(id="ep-1", branch_id="br-1"))
+            computes.start(Operation(), Endpoint(id="ep-1", branch_id="br-1"))
 
     @pytest.mark.parametrize(("error", "failures"), [(FINAL, 0), (PASSING, 1)])
     def test_one_refused_role_does_not_lock_out_the_others(
@@ -77,7 +77,9 @@ class TestStart:
     ) -> None:
         applying.append(error)
         with caplog.at_level(logging.WARNING):
-            running.start(Operation(failures_count=failures), Endpoint(id="ep-1", branch_id="br-1"))
+            computes.start(
+                Operation(failures_count=failures), Endpoint(id="ep-1", branch_id="br-1")
+            )
         assert [record.message for record in caplog.records] == ["catalog incomplete"]
 
 

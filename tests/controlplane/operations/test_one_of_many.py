@@ -16,7 +16,7 @@ from controlplane import clock
 from controlplane.compute import compute, observation
 from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.features import Round
-from controlplane.fleet.receivers import log_receivers, receiving_logs
+from controlplane.fleet.receivers import log_receivers, receptions
 from controlplane.history import keeping
 from controlplane.management.commands.worker import repeat
 from controlplane.models import Account, Branch, Endpoint, Host, LogReceiver, Plan, Project
@@ -162,9 +162,9 @@ def test_second_hosts(projects: list[Project], monkeypatch: pytest.MonkeyPatch) 
     receiving = SimpleNamespace(
         reception_ids=lambda: ["bad", "good"], remove=bad_for("bad", removed.append)
     )
-    monkeypatch.setattr(receiving_logs, "receiving_log", receiving)
+    monkeypatch.setattr(receptions, "receiving_log", receiving)
     monkeypatch.setattr(LogReceiver.objects, "filter", lambda **_: [])
-    receiving_logs.look_after_received(host)
+    receptions.look_after_received(host)
     assert removed == ["good"]
 
 

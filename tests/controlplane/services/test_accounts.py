@@ -11,7 +11,7 @@ from django.test import Client as DjangoClient
 
 from controlplane import clock
 from controlplane.models import Account, ApiKey, Event, Host, Plan, Project
-from controlplane.operations.rounds.recovery import remove_unrecovered
+from controlplane.operations.rounds.deleted_projects import remove_unrecovered
 from controlplane.operations.rounds.retention import forget_deleted
 from controlplane.services import account_management as management
 from controlplane.services.errors import Conflict, Forbidden

@@ -23,7 +23,7 @@ from controlplane.models import (
 )
 from controlplane.operations.engine.scheduling import Step, schedule
 from controlplane.operations.locks import locked_project
-from controlplane.operations.rounds.recovery import remove_unrecovered, try_removals_again
+from controlplane.operations.rounds.deleted_projects import remove_unrecovered, try_removals_again
 from controlplane.services.creation import make_kept_branch
 from controlplane.services.errors import Locked
 from tests.controlplane import fields

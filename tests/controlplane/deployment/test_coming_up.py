@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from django.core.management.base import CommandError
 
-from controlplane.running import coming_up
-from controlplane.running.coming_up import ComingUp, bar
+from controlplane.deployment import coming_up
+from controlplane.deployment.coming_up import ComingUp, bar
 from tests.selection import first_of
 from tests.support.waiting import wait_for
 

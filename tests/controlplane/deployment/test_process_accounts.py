@@ -18,12 +18,12 @@ import requests
 from django.conf import settings
 
 from controlplane.compute.host.accounts import ENVIRONMENT, named_account
+from controlplane.deployment import process_setup
+from controlplane.deployment.process_setup import choose_accounts
 from controlplane.process_accounts import CAPABILITIES, KINDS, VARIABLE
 from controlplane.proxy.directory import host_calls
 from controlplane.proxy.directory.host_calls import HostCalls, fork_host_process
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
-from controlplane.running import process_setup
-from controlplane.running.process_setup import choose_accounts
 from tests.support.majors import debians_postgres
 from tests.support.ordinary_user import as_ordinary_user, own_checkout, own_python
 from tests.support.place import Place
@@ -343,7 +343,7 @@ def test_nothing_changes_if_switched_off_or_for_an_ordinary_user(
 ) -> None:
     program = (
         "import django; django.setup()\n"
-        "from controlplane.running import process_setup as s\n"
+        "from controlplane.deployment import process_setup as s\n"
         "print([s.choose_accounts(), s.launcher()])"
     )
     switch = {} if account else {VARIABLE: "off"}

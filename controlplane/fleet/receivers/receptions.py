@@ -9,9 +9,9 @@ from controlplane.compute.host.binaries import PostgresUnusable
 from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.compute.host.space import host_space
 from controlplane.compute.host.tree import open_directory
-from controlplane.fleet.links import CHUNK_BYTES, Link, MoveRefused
+from controlplane.fleet.messages import CHUNK_BYTES, Link, MoveRefused
 from controlplane.fleet.reaching_hosts import host_links
-from controlplane.fleet.receivers import receiving_log
+from controlplane.fleet.receivers import receivewal
 from controlplane.models import Host, LogReceiver
 from controlplane.operations.locks import apart
 
@@ -31,7 +31,7 @@ def answer(link: Link, request: dict[str, Any], sender: str, host_id: str) -> bo
 
 def look_after_received(host: Host) -> None:
     """Remove what no restore needs any more. If the disk has no room, receive no more."""
-    found = receiving_log.reception_ids()
+    found = receivewal.reception_ids()
     if not found:
         return
     rows = {one.id: one for one in LogReceiver.objects.filter(id__in=found, host=host)}
@@ -40,12 +40,12 @@ def look_after_received(host: Host) -> None:
         row = rows.get(receiver_id)
         with suppress(LockTimeout), apart(receiver_id):
             if row is None:
-                receiving_log.remove(receiver_id)
+                receivewal.remove(receiver_id)
                 continue
             if is_short:
-                receiving_log.end(receiver_id)
+                receivewal.end(receiver_id)
             if row.stored_lsn:
-                receiving_log.prune(receiver_id, row.stored_lsn)
+                receivewal.prune(receiver_id, row.stored_lsn)
 
 
 def _receive(link: Link, receiver_id: str, sender: str, host_id: str) -> None:
@@ -58,7 +58,7 @@ def _receive(link: Link, receiver_id: str, sender: str, host_id: str) -> None:
         raise MoveRefused("this host is not to receive that log")
     project, carry = row.branch.project, host_links().carry_log
     try:
-        receiving_log.receive(
+        receivewal.receive(
             receiver_id,
             project.pg_version,
             lambda listener, lock: carry(project.host, receiver_id, listener, lock),
@@ -73,13 +73,13 @@ def _send_received(link: Link, receiver_id: str, sender: str, host_id: str) -> N
     rows = LogReceiver.objects.filter(id=receiver_id, host=host_id, branch__project__host=sender)
     if not rows.exists():
         raise MoveRefused("this host has not received that log of a branch that lives on yours")
-    if not receiving_log.log_of(receiver_id).exists():
+    if not receivewal.log_of(receiver_id).exists():
         raise MoveRefused("what this host has received of that log is lost")
     # Whatever it still receives belongs to a compute that was shut out.
-    receiving_log.end(receiver_id)
-    with open_directory(receiving_log.log_of(receiver_id)) as log:
-        for name in receiving_log.segments_in(log):
-            with open(name, "rb", opener=lambda path, _: receiving_log.opened(path, log)) as file:
+    receivewal.end(receiver_id)
+    with open_directory(receivewal.log_of(receiver_id)) as log:
+        for name in receivewal.segments_in(log):
+            with open(name, "rb", opener=lambda path, _: receivewal.opened(path, log)) as file:
                 link.send(segment=name)
                 while piece := file.read(CHUNK_BYTES):
                     link.send_bytes(piece)

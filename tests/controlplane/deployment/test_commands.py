@@ -15,6 +15,9 @@ from psycopg.errors import DeadlockDetected, DiskFull, LockNotAvailable
 
 from controlplane import clock
 from controlplane.compute.data.state_directory import identity
+from controlplane.deployment import host_figures
+from controlplane.deployment.host_figures import HostFigures
+from controlplane.deployment.postgres_programs import Way, environment_for
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.management.commands import migrate
@@ -22,9 +25,6 @@ from controlplane.management.commands.metrics import address_text, parsed
 from controlplane.management.commands.pg_restore import Command as PgRestore
 from controlplane.models import Account, Endpoint, Host, Project, Region
 from controlplane.models.host import AWAY_AFTER
-from controlplane.running import host_figures
-from controlplane.running.host_figures import HostFigures
-from controlplane.running.postgres_programs import Way, environment_for
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_host, make_project
 

@@ -44,7 +44,7 @@ from controlplane.models import (
     SchemaFormat,
     SchemaReading,
 )
-from controlplane.operations.actions.running import StartRefused, run_compute
+from controlplane.operations.actions.computes import StartRefused, run_compute
 from controlplane.operations.actions.table import STARTS
 from controlplane.operations.actions.words import failure_message, without_paths
 

@@ -18,10 +18,10 @@ import pytest
 import requests
 from django.core.management.base import CommandError
 
+from controlplane.deployment import host_resources
+from controlplane.deployment.host_resources import raise_file_limit, refuse_few_processes
+from controlplane.deployment.supervision import MARK, Program, Supervisor, end_leftovers
 from controlplane.management.commands.up import stop_on_signals
-from controlplane.running import host_resources
-from controlplane.running.host_resources import raise_file_limit, refuse_few_processes
-from controlplane.running.supervision import MARK, Program, Supervisor, end_leftovers
 from tests.support.client import Client
 from tests.support.processes import is_alive
 from tests.support.released_state import check, fill
@@ -223,7 +223,7 @@ def test_under_nohup_closing_the_terminal_ends_nothing() -> None:
 
 def test_the_hosts_limit_of_open_files_is_used() -> None:
     code = (
-        "import resource; from controlplane.running.host_resources import raise_file_limit;"
+        "import resource; from controlplane.deployment.host_resources import raise_file_limit;"
         "print(raise_file_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
     done = subprocess.run(

@@ -30,8 +30,8 @@ from controlplane.backup.trial import TrialFailed, trial_directory
 from controlplane.compute.data.branch_data import data_dir
 from controlplane.environment import Unstored
 from controlplane.models import Account, Host
+from tests.controlplane.deployment.test_backup import keep, service
 from tests.controlplane.rows import make_project
-from tests.controlplane.running.test_backup import keep, service
 from tests.support.commands import ran
 from tests.support.place import Place
 from tests.support.service import Service

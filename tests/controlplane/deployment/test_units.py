@@ -17,10 +17,10 @@ import pytest
 import requests
 from django.core.management import CommandError, call_command
 
+from controlplane.deployment.supervision import Program, programs_of
+from controlplane.deployment.units import STOPS_COMPUTES, UnitsUnusable, check_place, rendered_units
 from controlplane.management.commands import install_units
-from controlplane.running.supervision import Program, programs_of
-from controlplane.running.units import STOPS_COMPUTES, UnitsUnusable, check_place, rendered_units
-from tests.controlplane.running.test_metadata_copy import new_database
+from tests.controlplane.deployment.test_metadata_copy import new_database
 from tests.support.bare_postgres import BarePostgres
 from tests.support.client import Client
 from tests.support.ordinary_user import own_checkout, own_python
@@ -119,7 +119,7 @@ def test_places_that_the_processes_cannot_reach_are_refused(tmp_path: Path) -> N
 
 
 def test_a_closed_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controlplane.running.units.HIDDEN", ())
+    monkeypatch.setattr("controlplane.deployment.units.HIDDEN", ())
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     with pytest.raises(UnitsUnusable, match="must be able to enter"):
@@ -174,7 +174,7 @@ def test_the_processes_work_with_the_accounts_and_capabilities_of_their_units(
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    prepare = "from controlplane.running.process_setup import prepare_for_units as p; p()"
+    prepare = "from controlplane.deployment.process_setup import prepare_for_units as p; p()"
     manage("shell", "--settings", "controlplane.settings", "-c", prepare)
     manage("migrate", "--settings", "controlplane.settings")
     key = manage("create_api_key", "--account", "alice", "--name", "key").splitlines()[-1]

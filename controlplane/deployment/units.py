@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from controlplane.running.supervision import Program, programs_of
+from controlplane.deployment.supervision import Program, programs_of
 
 # Characters that stand for themselves in every setting of a unit, and in PATH.
 PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")

@@ -15,8 +15,8 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from controlplane.compute.host.binaries import PostgresUnusable, is_bundled, postgres_bin
+from controlplane.deployment.service_command import ServiceCommand, endpoint_here
 from controlplane.models import Database, Endpoint
-from controlplane.running.service_command import ServiceCommand, endpoint_here
 from controlplane.services.catalog import find_database, find_role, password_of
 from controlplane.services.errors import PasswordNotStored, ServiceError
 

@@ -18,7 +18,7 @@ from typing import TextIO
 from django.core.management.base import CommandError
 
 from controlplane.compute.host.progress import children_of
-from controlplane.running.supervision import Supervisor
+from controlplane.deployment.supervision import Supervisor
 
 # Seconds without progress after which the start counts as stuck.
 STALL_TIMEOUT = 60.0

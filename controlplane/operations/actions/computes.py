@@ -17,9 +17,9 @@ from controlplane.compute.settings.postgres_settings import complaint, from_json
 from controlplane.features import features
 from controlplane.models import BranchState, Endpoint, Operation, PostgresSettings
 from controlplane.operations.actions.words import failure_message
+from controlplane.operations.bytes_written import count_written
 from controlplane.operations.catalog.applying import NotApplied, apply_to_compute
 from controlplane.operations.disk import start_refusal
-from controlplane.operations.written import count_written
 
 log = logging.getLogger(__name__)
 

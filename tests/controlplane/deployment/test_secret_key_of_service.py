@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from controlplane.database.secret_keys import ENCRYPTED
-from controlplane.running.supervision import programs_of
+from controlplane.deployment.supervision import programs_of
 from tests.selection import first_of
 from tests.support.commands import ran
 from tests.support.place import Place

@@ -42,13 +42,14 @@ from controlplane.models import (
     InitSource,
     Operation,
 )
-from controlplane.operations.actions.running import (
+from controlplane.operations.actions.computes import (
     StartRefused,
     prepare_for_clients,
     run_compute,
     start,
 )
 from controlplane.operations.actions.words import failure_message
+from controlplane.operations.bytes_written import count_written
 from controlplane.operations.catalog.applying import NotApplied, apply_to_compute
 from controlplane.operations.catalog.importing import import_before_stop, import_branch_catalog
 from controlplane.operations.details import (
@@ -60,7 +61,6 @@ from controlplane.operations.details import (
 )
 from controlplane.operations.locks import locked_project
 from controlplane.operations.states import enter
-from controlplane.operations.written import count_written
 
 log = logging.getLogger(__name__)
 
