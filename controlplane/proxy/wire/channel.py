@@ -33,6 +33,9 @@ _MORE_FOLLOWS_BYTES = 8192
 _LARGE_BUFFER_BYTES = 1_048_576
 # How many bytes a client may send ahead while it waits for its compute.
 _MAX_READ_AHEAD_BYTES = 16384
+# How many reads in a row may find data at hand before others have their turn: a peer that sends as
+# fast as it is read would keep the loop, and the timers, for itself.
+_MAX_IMMEDIATE_READS = 16
 # How many more bytes are read from a client that has been refused, and discarded.
 _MAX_DRAINED_BYTES = 262144
 
@@ -58,6 +61,8 @@ class Channel:
     __slots__ = (
         "_ahead",
         "_framing",
+        "_immediate_reads",
+        "_is_closed",
         "_is_local",
         "_readiness",
         "_socket",
@@ -76,6 +81,8 @@ class Channel:
     def __init__(self, connection: socket.socket, readiness: Readiness) -> None:
         self._readiness = readiness
         self._ahead = b""
+        self._immediate_reads = 0
+        self._is_closed = False
         self._framing: Framing | None = None
         self._adopt(connection)
         readiness.adopt(self.fileno)
@@ -173,9 +180,13 @@ class Channel:
     ) -> ssl.SSLSocket:
         """Performs the TLS handshake, with the context of a `tls.TlsIdentity` or of
         `peer_tls.PeerTls`. Raises ConnectionLost if that fails."""
-        tls = context.wrap_socket(
-            self._socket, server_side=server_side, do_handshake_on_connect=False
-        )
+        try:
+            tls = context.wrap_socket(
+                self._socket, server_side=server_side, do_handshake_on_connect=False
+            )
+        except OSError as error:
+            self.close()  # a socket that is broken already may have been closed
+            raise ConnectionLost(str(error)) from error
         self._adopt(tls)
         while True:
             try:
@@ -268,8 +279,10 @@ class Channel:
         """Closes the socket. May be called twice. No callback may be registered for it any more."""
         self.receive = self.send = _refuse
         self.receive_burst = partial(_refuse, None)
-        if self._socket.fileno() >= 0:
+        # Not by the socket's own number, which it loses if the TLS layer closes it.
+        if not self._is_closed:
             self._readiness.forget(self.fileno)
+            self._is_closed = True
         self._socket.close()
 
     def _receive_records(self, read: Callable[[int, memoryview], int]) -> memoryview:
@@ -288,6 +301,10 @@ class Channel:
         return scratch[:size]
 
     async def _receive(self, size: int) -> bytes:
+        self._immediate_reads += 1
+        if self._immediate_reads > _MAX_IMMEDIATE_READS:
+            self._immediate_reads = 0
+            await asyncio.sleep(0)
         while True:
             try:
                 return self.receive(size)
@@ -299,6 +316,7 @@ class Channel:
                 raise ConnectionLost from error
 
     async def _readable(self) -> None:
+        self._immediate_reads = 0
         ready = self._readiness.loop.create_future()
         self._readiness.add_reader(self.fileno, partial(resolve, ready))
         try:

@@ -221,7 +221,7 @@ async def read_request(
 
     Raises ProtocolViolation, ConnectionLost.
     """
-    gss_refused = False
+    refused: set[bool] = set()
     while True:
         packet = first or await _read_packet(channel)
         first = None
@@ -229,7 +229,7 @@ async def read_request(
             raise ProtocolViolation("received unexpected request of another host")
         if not isinstance(packet, EncryptionRequest):
             return packet
-        if channel.tls is not None or (gss_refused and not packet.tls):
+        if channel.tls is not None or packet.tls in refused:
             raise ProtocolViolation("received unexpected encryption request")
         if packet.tls and before_tls is not None:
             await channel.write(b"S")
@@ -242,7 +242,7 @@ async def read_request(
                 raise
             await channel.start_tls(identity.context)
         else:
-            gss_refused = True
+            refused.add(packet.tls)
             await channel.write(b"N")
 
 

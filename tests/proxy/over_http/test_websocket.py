@@ -154,6 +154,15 @@ def test_encryption_within_the_websocket_is_declined(proxy: RunningProxy) -> Non
         logged_in(connection)
 
 
+def test_encryption_is_declined_once(proxy: RunningProxy) -> None:
+    """An endless run of requests would have the loop for itself."""
+    with opened(proxy) as connection:
+        connection.send(struct.pack("!II", 8, 80877103) * 2)
+        assert connection.recv(timeout=10) == b"N"
+        *_, (_, error) = Reader(connection).until(b"E")
+        assert messages.error_sqlstate(error) == "08P01"
+
+
 def test_websockets_without_tls_are_allowed_only_from_some_addresses(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
