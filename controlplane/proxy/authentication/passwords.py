@@ -36,6 +36,10 @@ MAX_ITERATIONS = 1_000_000
 # Checks of more iterations than this are costly. Postgres's own default is 4,096.
 _MAX_CHEAP_ITERATIONS = 4 * 4096
 
+# In characters. Longer passwords are not prepared: normalizing takes time by the square of the
+# length, in which no other thread runs.
+_MAX_PREPARED_LENGTH = 1024
+
 _PROHIBITED = (
     stringprep.in_table_a1,
     stringprep.in_table_c12,
@@ -135,6 +139,8 @@ def _prepared(password: bytes) -> bytes:
     try:
         text = password.decode()
     except UnicodeDecodeError:
+        return password
+    if len(text) > _MAX_PREPARED_LENGTH:
         return password
     mapped = "".join(
         " " if stringprep.in_table_c12(character) else character

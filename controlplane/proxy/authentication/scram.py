@@ -31,7 +31,7 @@ _MAX_SASL_BYTES = 1024 + 64
 _MAX_PASSWORD_BYTES = 8192
 _PASSWORD_MESSAGE = b"p"
 _VERIFIER = re.compile(
-    r"SCRAM-SHA-256\$(?P<iterations>\d{1,9}):(?P<salt>[^$]{1,258})\$(?P<stored>[^:]+):(?P<server>.+)"
+    r"SCRAM-SHA-256\$(?P<iterations>[1-9]\d{0,8}):(?P<salt>[^$]{1,258})\$(?P<stored>[^:]+):(?P<server>.+)"
 )
 # The `gs2` header and the bare message. An authorization identity is refused, as in Postgres.
 _CLIENT_FIRST = re.compile(

@@ -27,6 +27,8 @@ from controlplane.proxy.wire.readiness import Readiness
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 # The protocol's own limit. The limit of an answer's size bounds how much is read of a message.
 _MAX_MESSAGE_BYTES = 2**31 - 1
+# The most bytes of a message that answers none of a batch's statements.
+_MAX_SKIPPED_BYTES = 65_536
 # The most bytes that are written without reading meanwhile. An idle session's socket takes them.
 _MAX_UNREAD_WRITE_BYTES = 32_768
 # The most bytes of an answer that are converted on the event loop at once.
@@ -190,7 +192,7 @@ class ComputeSession:
 
     def _skip_messages(self, owed: int) -> None:
         position = 0
-        for kind, start, end in messages.complete_messages(self._buffer, limit=_MAX_MESSAGE_BYTES):
+        for kind, start, end in messages.complete_messages(self._buffer, limit=_MAX_SKIPPED_BYTES):
             position = end
             if kind == b"Z":
                 self._became_ready(start)

@@ -176,6 +176,7 @@ def test_a_verifier_is_parsed_as_postgres_stores_it() -> None:
     assert not verifier.is_mock
     # Older versions of Postgres store a salt of any length.
     assert scram.parse_verifier(text.replace("ZpLt", "ZpLt" * 100)) is None
+    assert scram.parse_verifier(text.replace("$4096:", "$0:")) is None
 
 
 @pytest.mark.parametrize(

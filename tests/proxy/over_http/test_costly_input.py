@@ -4,24 +4,31 @@ other clients."""
 import asyncio
 import contextlib
 import json
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from controlplane.proxy.authentication.passwords import check_password
+from controlplane.proxy.authentication.scram import mock_verifier
 from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.over_http import connection
+from controlplane.proxy.over_http.compute_session import ComputeSession
 from controlplane.proxy.over_http.connection import check_head
 from controlplane.proxy.over_http.request import MemoryBudget, MemoryExhausted, RequestRefused
 from controlplane.proxy.over_http.results import UnreadableArray, encoder
-from controlplane.proxy.over_http.statements import without_neons_options
+from controlplane.proxy.over_http.statements import read_connection_string, without_neons_options
 from controlplane.proxy.over_http.websocket import WebSocketFraming
-from controlplane.proxy.relaying.compute import _read_greeting
+from controlplane.proxy.relaying.compute import ComputeConnection, _read_greeting
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.readiness import Readiness
 from tests.proxy.http_client import RawHttp, SqlClient, request
 from tests.proxy.running_proxy import RunningProxy
 from tests.proxy.websocket_client import frame
@@ -87,6 +94,27 @@ def test_a_greeting_of_single_bytes_takes_time_by_its_length_only() -> None:
     assert seconds_for(read) < BRIEF
 
 
+class Flooding:
+    """A channel to a compute that sends one message without an end."""
+
+    sent = 0
+
+    async def read_some(self) -> bytes:
+        beginning = b"" if self.sent else struct.pack("!ci", b"N", 2**31 - 1)
+        self.sent += 65_536
+        return beginning + bytes(65_536)
+
+
+def test_a_session_that_is_not_clean_again_holds_little() -> None:
+    channel = Flooding()
+    peer = SimpleNamespace(address=None, channel=channel, greeting_after_key=b"")
+    session = ComputeSession(
+        cast(ComputeConnection, peer), cast(Readiness, None), ThreadPoolExecutor(1)
+    )
+    assert not asyncio.run(session.is_reusable())
+    assert channel.sent < 1_000_000
+
+
 def test_a_long_length_is_refused_at_once() -> None:
     spaces = b" " * 15_500
     head = b"POST /sql HTTP/1.1\r\nContent-Length: 1" + spaces + b"," + spaces + b"1\r\n\r\n"
@@ -96,6 +124,17 @@ def test_a_long_length_is_refused_at_once() -> None:
             check_head(head, b"1.1")
 
     assert seconds_for(check) < BRIEF
+
+
+def test_a_long_connection_string_takes_time_by_its_length_only() -> None:
+    """Marks that have to be brought into order, which takes the square of their number."""
+    marks = "\u0300" * 7_500 + "\u0316" * 7_500
+    given = f"postgresql://alice:{marks}@ep-1.localhost/neondb"
+    parsed = read_connection_string({"neon-connection-string": given})
+    assert parsed.password.decode() == marks
+    assert seconds_for(lambda: read_connection_string({"neon-connection-string": given})) < 0.05
+    verifier = mock_verifier("ep-1/alice", b"secret")
+    assert seconds_for(lambda: check_password(verifier, marks.encode())) < 0.05
 
 
 def test_a_long_list_of_explains_options_is_left_unchanged() -> None:
