@@ -67,7 +67,7 @@ CATALOG_MARK = "SELECT catalog_mark FROM controlplane_branch WHERE id = %(branch
 # waits for the end of a move, which may take long, does nothing to the endpoint yet.
 STATE = """
 SELECT e.branch_id, e.disabled OR a.disabled_at IS NOT NULL AS disabled, e.current_state,
-    e.started_at, p.host_id,
+    e.started_at, p.host_id, a.id AS account_id,
     coalesce((
         SELECT jsonb_agg(
             jsonb_build_object('action', o.action, 'status', o.status, 'details', o.details)
@@ -212,6 +212,7 @@ class StateRow:
     started_at: datetime | None
     # The host that its compute is on.
     host_id: str
+    account_id: str
     unfinished: Sequence[UnfinishedOperation]
     # As in `RouteRow`.
     protected: bool

@@ -41,6 +41,7 @@ _POLL_INTERVAL = 1.0
 @dataclass(frozen=True, slots=True)
 class ComputeState:
     branch_id: str
+    account_id: str
     disabled: bool
     # Identifies one run of the compute; None while the compute cannot be used.
     run: str | None
@@ -90,6 +91,7 @@ def _state_of(row: StateRow) -> ComputeState:
     )
     return ComputeState(
         branch_id=row.branch_id,
+        account_id=row.account_id,
         disabled=row.disabled,
         run=row.started_at.isoformat() if usable and row.started_at else None,
         is_coming=heading_for == EndpointState.ACTIVE,

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Self, TypeVar
+from weakref import WeakValueDictionary
 
 import psycopg
 from django.db import InterfaceError, OperationalError, close_old_connections
@@ -31,6 +32,8 @@ _GRACE_SECONDS = 0.2
 # How many times a question is asked again if this process itself stood still.
 _MAX_STANDSTILLS = 3
 _MAX_CONCURRENT_CALLS = 16
+# How many of these may be of one account: its calls may wait long for a lock or a compute.
+_MAX_CALLS_OF_ACCOUNT = 4
 _CONNECT_TIMEOUT = 2  # seconds; libpq's minimum
 # Seconds between two timers, and their total lateness that counts as a standstill. The timers of a
 # busy loop are less late.
@@ -217,9 +220,17 @@ class ServiceCalls:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_MAX_CONCURRENT_CALLS, thread_name_prefix="service")
+        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def call(self, function: Callable[..., Answer], *arguments: str, within: float) -> Answer:
-        """Returns what the function returns, if it does so `within` so many seconds.
+    async def call(
+        self,
+        function: Callable[..., Answer],
+        *arguments: str,
+        within: float,
+        account_id: str = "",
+    ) -> Answer:
+        """Returns what the function returns, if it does so `within` so many seconds. A call for an
+        account first waits until others of the account have ended, if many are under way.
 
         No timeout of a database connection helps against a server that hangs on a unix socket, so
         the waiting is limited instead. A call that has not begun by then never does. One that has
@@ -231,7 +242,16 @@ class ServiceCalls:
         loop = asyncio.get_running_loop()
         # With the context, so that log lines and operations of the call carry the client's id.
         run = partial(copy_context().run, _freeing, function, *arguments)
-        called = loop.run_in_executor(self._threads, run)
+        share = None
+        if account_id:
+            new = asyncio.Semaphore(_MAX_CALLS_OF_ACCOUNT)
+            share = self._shares.setdefault(account_id, new)
+            await share.acquire()
+        submitted = self._threads.submit(run)
+        if share:
+            # Not before the thread is free, even if nobody waits any more.
+            submitted.add_done_callback(partial(_release, loop, share))
+        called = asyncio.wrap_future(submitted)
         try:
             while True:
                 with StallDetector() as standstill:
@@ -247,6 +267,11 @@ class ServiceCalls:
     def close(self) -> None:
         """Waits for no call, because one that hangs must not keep the proxy from exiting."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _release(loop: asyncio.AbstractEventLoop, share: asyncio.Semaphore, _: object) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(share.release)
 
 
 def _freeing(function: Callable[..., Answer], *arguments: str) -> Answer:

@@ -125,7 +125,7 @@ class Waker:
             # The compute may be about to stop, which this process has not been notified of yet.
             state = await self._states.look(endpoint_id)
             if state.run == refused.run:
-                state = await self._check_compute(endpoint_id)
+                state = await self._check_compute(endpoint_id, state)
         if pooled:
             state = await self._confirm_running(endpoint_id, state)
         start = None
@@ -172,16 +172,18 @@ class Waker:
                 )
                 if reason := await self._database.ask(failure):
                     raise WakeFailed(f"endpoint could not start: {reason}")
-            operations = await self._request_start(endpoint_id)
+            operations = await self._request_start(endpoint_id, state.account_id)
             if operations and start is None:
                 # The last one of their chain is the start; the others prepare it.
                 handed_over_at, start = time.monotonic(), operations[-1]
 
-    async def _request_start(self, endpoint_id: str) -> Sequence[Operation]:
+    async def _request_start(self, endpoint_id: str, account_id: str) -> Sequence[Operation]:
         """Requests a start. Returns the operations that lead to it. Raises DisabledEndpointRefused,
         QuotaUsedUp, HostUnavailable, WakeFailed."""
         try:
-            return await self._calls.call(waking.start_for_client, endpoint_id, within=_ASK_TIMEOUT)
+            return await self._calls.call(
+                waking.start_for_client, endpoint_id, within=_ASK_TIMEOUT, account_id=account_id
+            )
         except EndpointDisabled as error:
             raise DisabledEndpointRefused from error
         except QuotaExceeded as error:
@@ -199,7 +201,7 @@ class Waker:
         """
         while state.run and not await self._runs(endpoint_id, state):
             changed = self._changes.next_change(endpoint_id)
-            seen, state = state, await self._check_compute(endpoint_id)
+            seen, state = state, await self._check_compute(endpoint_id, state)
             if state == seen:
                 # An operation holds the branch, and will record the outcome.
                 await self._changes.wait_for(changed)
@@ -217,12 +219,14 @@ class Waker:
             return self._host.call(name, *arguments)
         return await self._calls.call(self._host.call, name, *arguments, within=_LOOK_TIMEOUT)
 
-    async def _check_compute(self, endpoint_id: str) -> ComputeState:
+    async def _check_compute(self, endpoint_id: str, state: ComputeState) -> ComputeState:
         """Returns the endpoint's state after its compute, which did not answer, was checked."""
         self._compute_runs.forget_pooler(endpoint_id)
         try:
             await self._calls.call(
-                self._host.call, "notice_death", endpoint_id, within=_DEATH_NOTICE_TIMEOUT
+                *(self._host.call, "notice_death", endpoint_id),
+                within=_DEATH_NOTICE_TIMEOUT,
+                account_id=state.account_id,
             )
         except LockTimeout:
             log.info(
@@ -242,7 +246,9 @@ class Waker:
         if version is None:
             call = partial(self._host.call, "start_pooler", endpoint_id, state.branch_id)
             try:
-                found = await self._calls.call(call, within=_POOLER_TIMEOUT)
+                found = await self._calls.call(
+                    call, within=_POOLER_TIMEOUT, account_id=state.account_id
+                )
                 version = (found[0], found[1])
             except (PoolerUnavailable, LockTimeout) as error:
                 raise WakeFailed(str(error)) from error

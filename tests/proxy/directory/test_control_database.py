@@ -1,6 +1,7 @@
 """Queries to a database that may hang, die and come back."""
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import uvloop
 
 from controlplane.proxy.directory import control_database
-from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.control_database import ControlDatabase, ServiceCalls
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from tests.support.bare_postgres import BarePostgres
 
@@ -135,3 +136,27 @@ def test_after_a_pause_of_the_proxy_the_server_is_not_taken_for_silent(
         await database.close()
 
     uvloop.run(go())
+
+
+def test_the_calls_of_an_account_leave_threads_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even once nobody waits for them any more."""
+    monkeypatch.setattr(control_database, "close_old_connections", lambda: None)
+    freed = threading.Event()
+
+    async def go() -> str:
+        calls = ServiceCalls()
+        stuck = [
+            asyncio.create_task(calls.call(freed.wait, within=0.05, account_id="one"))
+            for _ in range(40)
+        ]
+        await asyncio.sleep(0.2)
+        try:
+            answer = await calls.call(str, "served", within=1, account_id="other")
+        finally:
+            freed.set()
+        ended = await asyncio.gather(*stuck, return_exceptions=True)
+        assert {type(one) for one in ended} == {ControlPlaneUnavailable, bool}
+        calls.close()
+        return answer
+
+    assert uvloop.run(go()) == "served"
