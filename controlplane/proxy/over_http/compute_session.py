@@ -82,9 +82,12 @@ class ComputeSession:
     """Must be closed unless it `is_reusable`. Used by one request at a time."""
 
     def __init__(
-        self, connection: ComputeConnection, readiness: Readiness, converting: Executor
+        self,
+        connection: ComputeConnection,
+        readiness: Readiness,
+        converting: Callable[[int], Executor],
     ) -> None:
-        """`converting` is for large parts of answers."""
+        """`converting` returns the thread for a part of an answer of so many bytes."""
         self._connection = connection
         self.address = connection.address
         self._converting = converting
@@ -221,7 +224,7 @@ class ComputeSession:
                     found = take()
                 else:
                     loop = self._readiness.loop
-                    found = await loop.run_in_executor(self._converting, take)
+                    found = await loop.run_in_executor(self._converting(len(self._buffer)), take)
                 failure = failure or found
             size = results.written + len(self._buffer)
             if size > MAX_RESPONSE_BYTES:

@@ -3,7 +3,7 @@ its endpoint's compute."""
 
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -51,6 +51,8 @@ from controlplane.proxy.wire.readiness import Readiness
 Proof = TypeVar("Proof")
 
 _PATH = "/sql"
+# Converting more bytes may take seconds.
+_MUCH_BYTES = 1 << 20
 _METHODS = "OPTIONS, POST"
 _HEADERS = ", ".join(
     header.title()
@@ -119,14 +121,21 @@ class Queries:
         self._passwords = passwords
         self._settings = settings
         self.memory = MemoryBudget()
-        # For large requests and answers. One thread, because it shares a core with all relays of
-        # this process.
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
+        # For large requests and answers, and those so large that others must not wait for them. One
+        # thread each, because they share a core with all relays of this process.
+        self._reading, self._reading_much = (
+            ThreadPoolExecutor(1, thread_name_prefix="reading") for _ in range(2)
+        )
         self.pool = SessionPool(readiness.loop)
 
     def close(self) -> None:
         self.pool.close()
-        self._reading.shutdown(wait=False, cancel_futures=True)
+        for thread in (self._reading, self._reading_much):
+            thread.shutdown(wait=False, cancel_futures=True)
+
+    def _thread_for(self, size: int) -> Executor:
+        """The thread that converts so many bytes."""
+        return self._reading if size <= _MUCH_BYTES else self._reading_much
 
     async def handle(
         self, caller: Caller, request: Request, body: Body, memory: MemoryReservation
@@ -211,7 +220,7 @@ class Queries:
         if len(body) <= SMALL_BODY_BYTES:
             return _read(headers, body)
         loop = self._readiness.loop
-        return await loop.run_in_executor(self._reading, _read, headers, body)
+        return await loop.run_in_executor(self._thread_for(len(body)), _read, headers, body)
 
     async def _run(
         self,
@@ -264,4 +273,4 @@ class Queries:
         connection = await compute.connect(
             address, destination.parameters, readiness=self._readiness
         )
-        return ComputeSession(connection, self._readiness, self._reading)
+        return ComputeSession(connection, self._readiness, self._thread_for)

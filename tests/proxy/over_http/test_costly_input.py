@@ -32,6 +32,7 @@ from controlplane.proxy.wire.readiness import Readiness
 from tests.proxy.http_client import RawHttp, SqlClient, request
 from tests.proxy.running_proxy import RunningProxy
 from tests.proxy.websocket_client import frame
+from tests.support.waiting import load
 
 # Processor seconds, so that a busy machine makes no difference. Each of the inputs here took one or
 # more.
@@ -109,7 +110,7 @@ def test_a_session_that_is_not_clean_again_holds_little() -> None:
     channel = Flooding()
     peer = SimpleNamespace(address=None, channel=channel, greeting_after_key=b"")
     session = ComputeSession(
-        cast(ComputeConnection, peer), cast(Readiness, None), ThreadPoolExecutor(1)
+        cast(ComputeConnection, peer), cast(Readiness, None), lambda _: ThreadPoolExecutor(1)
     )
     assert not asyncio.run(session.is_reusable())
     assert channel.sent < 1_000_000
@@ -203,6 +204,23 @@ def test_a_large_value_lets_others_go_on(
 ) -> None:
     with SqlClient(proxy) as client, going_on(proxy):
         assert len(client.post({"query": query}, **modes).content) > 1_000_000
+
+
+def test_a_large_value_delays_no_other_answer(proxy: RunningProxy) -> None:
+    large = "SELECT array_agg(1::int4) FROM generate_series(1, 8000000)"
+    middling = "SELECT repeat('x', 20000) FROM generate_series(1, 20)"
+    with SqlClient(proxy) as client, SqlClient(proxy) as other, ThreadPoolExecutor(1) as threads:
+        other.post({"query": middling})
+        answer = threads.submit(client.post, {"query": large}, raw_text_output="no")
+        slowest, answers = 0.0, 0
+        while not answer.done():
+            began = time.monotonic()
+            assert other.post({"query": middling}).ok
+            slowest = max(slowest, time.monotonic() - began)
+            answers += 1
+        assert answer.result().ok
+    assert answers > 3
+    assert slowest < load()
 
 
 def test_a_value_that_is_too_large_only_as_json_is_refused(proxy: RunningProxy) -> None:
