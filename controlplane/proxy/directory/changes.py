@@ -5,7 +5,7 @@ wait for the endpoint, and end clients' sessions that the change no longer permi
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -189,9 +189,16 @@ class ChangeListener:
             for endpoint_id in list(self._served):
                 await self._check(endpoint_id, clients)
             while True:
-                async for notification in connection.notifies(timeout=_HEARTBEAT_INTERVAL):
-                    await self._on_change(notification.payload, clients)
-                await answer_by_deadline(connection, connection.execute("SELECT 1"))
+                # All that have arrived. Endpoints that change all the time, of which each change
+                # is checked, would delay others' changes.
+                arrived = connection.notifies(timeout=_HEARTBEAT_INTERVAL, stop_after=1)
+                changed = dict.fromkeys([one.payload async for one in arrived])
+                if not changed:
+                    await answer_by_deadline(connection, connection.execute("SELECT 1"))
+                self._note_changed(changed)
+                for endpoint_id in changed:
+                    if endpoint_id in self._served:
+                        await self._check(endpoint_id, clients)
         finally:
             self._notifications_ended()
             await connection.close()
@@ -208,13 +215,12 @@ class ChangeListener:
         for event in awaited.values():
             event.set()
 
-    async def _on_change(self, endpoint_id: str, clients: Clients) -> None:
-        for cache in self._caches:
-            cache.invalidate(endpoint_id)
-        if event := self._awaited.pop(endpoint_id, None):
-            event.set()
-        if endpoint_id in self._served:
-            await self._check(endpoint_id, clients)
+    def _note_changed(self, changed: Iterable[str]) -> None:
+        for endpoint_id in changed:
+            for cache in self._caches:
+                cache.invalidate(endpoint_id)
+            if event := self._awaited.pop(endpoint_id, None):
+                event.set()
 
     async def _check(self, endpoint_id: str, clients: Clients) -> None:
         """Drops the endpoint's clients if they are connected to another branch, or the endpoint is

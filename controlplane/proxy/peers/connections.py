@@ -5,8 +5,10 @@ import contextlib
 import hmac
 import logging
 import socket
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from controlplane.proxy.directory.interface import Directory, PeerHost, Route
 from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn, SeenTls, read_header
@@ -53,8 +55,11 @@ class Peers:
         self._settings = settings
         self._directory = directory
         self._readiness = readiness
-        # Anybody can send any number of cancel requests: only so many are passed on at once.
-        self.cancelling = asyncio.Semaphore(_MAX_CONCURRENT_CANCELS)
+        # Anybody can send any number of cancel requests: only so many are passed on at once to each
+        # host. One that does not answer delays none for others.
+        self.cancelling = defaultdict[str, asyncio.Semaphore](
+            partial(asyncio.Semaphore, _MAX_CONCURRENT_CANCELS)
+        )
         # See `connect_for_tls`; by host and domain, of which there are few.
         self._ask_again_at: dict[tuple[str, str], float] = {}
         # The hosts that `_tls` trusts.

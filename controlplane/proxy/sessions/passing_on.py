@@ -169,7 +169,7 @@ async def _pass_on_cancel(
 ) -> None:
     """Returns once the host has cancelled the query, or cannot be reached."""
     header = _header(proxy, client, Kind.CANCEL)
-    async with proxy.peers.cancelling:
+    async with proxy.peers.cancelling[host_id]:
         with contextlib.suppress(HostUnreachable, ConnectionLost):
             peer = await proxy.peers.connect(
                 host_id, header, messages.cancel_request(key.pid, key.secret)
