@@ -31,7 +31,8 @@ from controlplane.models import (
 )
 from controlplane.models.consumption import with_consumed_branches
 from controlplane.models.reading import Reading
-from controlplane.operations.actions.table import MAKES_BRANCH
+from controlplane.operations.actions.table import MAKES_BRANCH, details_of
+from controlplane.operations.details import CreateBranchDetails
 from controlplane.operations.engine.branch_deletion import (
     deletion_of,
     deletion_refusal,
@@ -321,10 +322,16 @@ def refuse_while_busy(branch: Branch, operations: Sequence[Operation]) -> None:
 
 
 def refuse_while_restoring(branch: Branch, operations: Sequence[Operation]) -> None:
-    """Raises Locked if an unfinished restore holds the branch. After the restore the branch may be
-    another branch's parent, which must not be deleted."""
-    if any(branch.id in row.resources for row in operations if replacement_of(row)):
-        raise Locked
+    """Raises Locked if an unfinished restore holds the branch, or the past of the branch is being
+    recovered. After the restore the branch may be another branch's parent, which must not be
+    deleted; and its history must stay while it is read, which holds nothing."""
+    for row in operations:
+        details = details_of(row.action, row.details)
+        if isinstance(details, CreateBranchDetails) and (
+            details.source_branch_id == branch.id
+            or (details.kept_as and branch.id in row.resources)
+        ):
+            raise Locked
 
 
 def refuse_taken_name(project: Project, name: str, *, field: str = "name") -> None:

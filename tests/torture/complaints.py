@@ -68,8 +68,12 @@ class Excuses:
     # So does a process that works on a compute that is struck.
     _OF_COMPUTE = re.compile(
         r'message="attempt failed".*\\n'
-        r"(psycopg\.[\w.]+|[\w.]*\."
+        r"((psycopg\.[\w.]+|[\w.]*\."
         r"(StartFailed|StopFailed|OutOfPatience|LockTimeout|CopyInterrupted)): "
+        # A struck session, a struck Postgres that recovers the past, a program killed beside it.
+        r"|[\w.]*\.NotApplied: .*(server closed the connection|terminating connection)"
+        r"|[\w.]*\.NotRecovered: the recovered Postgres did not shut down in order"
+        r"|[\w.]*\.LogUnreadable: pg_waldump exited with -)"
     )
     # Within this time the metadata database is up again, and a worker's heartbeat has arrived.
     _METADATA_BACK, _WORKER_HEARD = timedelta(seconds=30), timedelta(seconds=25)

@@ -265,7 +265,8 @@ def end_of_log(log: int, timeline: int, since: int, major: int, account: Account
     # It is an error for pg_waldump that the log ends in the middle of a record, or that no record
     # begins in it.
     if done.returncode and not any(words in done.stderr for words in AT_THE_END):
-        raise LogUnreadable(done.stderr.decode(errors="replace").strip())
+        words = done.stderr.decode(errors="replace").strip()
+        raise LogUnreadable(words or f"pg_waldump exited with {done.returncode}")
     found = BETWEEN.match(done.stdout)
     return min(max(since, parse_lsn(found[1].decode())), end) if found else since
 

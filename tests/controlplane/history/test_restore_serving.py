@@ -137,6 +137,24 @@ def test_the_compute_serves_until_the_past_is_recovered(
     assert [number for (number,) in rows][: len(clients.committed)] == clients.committed
 
 
+def test_a_branch_whose_past_is_recovered_is_not_deleted_meanwhile(
+    past: tuple[Project, str],
+) -> None:
+    project, _ = past
+    source = project.new_branch(endpoint=True)["branch"]["id"]
+    wait_for(lambda: history(project, source).get("earliest"), "the first base copy")
+    body = {
+        "source_branch_id": source,
+        "source_timestamp": history(project, source)["earliest"],
+    }
+    restored = project.new_branch()["branch"]["id"]
+    with project.locked(history_lock(source)):
+        answer = project.client.post(project.branch_path(restored, "/restore"), body)
+        assert project.client.call("DELETE", project.branch_path(source)).status_code == 423
+    project.done(answer)
+    project.done(project.client.delete(project.branch_path(source)))
+
+
 def test_a_cancelled_recovery_disturbs_no_client_and_can_be_retried(
     past: tuple[Project, str],
 ) -> None:
