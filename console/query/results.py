@@ -193,10 +193,6 @@ class Cell:
     # The name of the column of a table.
     column: str = ""
 
-    @property
-    def shown(self) -> str:
-        return f"{self.text}… ({self.whole} characters)" if self.whole else self.text
-
 
 @dataclass(frozen=True)
 class ShownResult:
@@ -225,7 +221,8 @@ class ShownResult:
 
     @property
     def plan(self) -> str:
-        return "\n".join(row[0].shown for row in self.rows if row)
+        cells = [row[0] for row in self.rows if row]
+        return "\n".join(f"{c.text}… ({c.whole} characters)" if c.whole else c.text for c in cells)
 
 
 def shown_results(results: Sequence[Result], statements: Sequence[str] = ()) -> list[ShownResult]:

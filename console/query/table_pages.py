@@ -9,12 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from console.query.sql_over_http import Query
-from console.query.table_description import (
-    MAX_TABLE_COLUMNS,
-    USUAL,
-    Description,
-    TableColumn,
-)
+from console.query.table_description import MAX_TABLE_COLUMNS, USUAL, Description, TableColumn
 
 OPERATORS = {
     "eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
