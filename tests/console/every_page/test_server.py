@@ -3,12 +3,14 @@
 import io
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import gevent
+import gevent.socket
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client as Browser
-from gunicorn.workers.ggevent import GeventWorker
+from gunicorn.config import Config
 
 from console import server
 from console.server import ConsoleWorker, WholeBody, make_room, origin_of
@@ -46,33 +48,11 @@ def test_a_body_must_arrive_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Client:
-    """A connection; what was done to it."""
+    """A connection, which may be ended."""
 
     def __init__(self) -> None:
-        self.timeouts: list[float | None] = []
         self.is_ended = False
         self._sock = SimpleNamespace(shutdown=lambda how: setattr(self, "is_ended", True))
-
-    def settimeout(self, seconds: float | None) -> None:
-        self.timeouts.append(seconds)
-
-
-def test_a_client_that_does_not_accept_its_answer_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    worker, client, another = object.__new__(ConsoleWorker), Client(), Client()
-    worker.cfg, worker.connections = SimpleNamespace(timeout=180), {client: "a", another: "a"}
-
-    def answer(*args: Any) -> None:
-        # It counts as one of its address also while its request is being served.
-        assert list(worker.connections) == [another, client]
-        raise TimeoutError
-
-    monkeypatch.setattr(GeventWorker, "handle_request", answer)
-    request = SimpleNamespace(body=SimpleNamespace(reader=Reader(length=0)))
-    with pytest.raises(StopIteration):
-        worker.handle_request("", request, client, ("192.0.2.1", 1))
-    assert client.timeouts == [180, None]
 
 
 def test_the_origin_with_the_most_connections_makes_room() -> None:
@@ -82,6 +62,56 @@ def test_the_origin_with_the_most_connections_makes_room() -> None:
     assert not first.is_ended
     make_room(taken, 3)
     assert [one.is_ended, first.is_ended, second.is_ended] == [False, True, False]
+
+
+def answer(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH", 0)))
+    start_response("200 OK", [("Content-Length", str(8 << 20))])
+    return [bytes(8 << 20)]
+
+
+@pytest.fixture
+def worker() -> ConsoleWorker:
+    """A worker that serves the connections which the test gives it. It takes up to 7 of them."""
+    worker = object.__new__(ConsoleWorker)
+    worker.cfg, worker.wsgi, worker.log = Config(), answer, Mock()
+    worker.cfg.set("timeout", 1)
+    worker.nr, worker.max_requests, worker.alive = 0, 100, True
+    worker.worker_connections, worker.connections = 8, {}
+    return worker
+
+
+def connect(worker: ConsoleWorker, text: bytes, address: str = "192.0.2.1") -> Any:
+    """Send a text by a new connection. Returns its greenlet, which ends with the connection."""
+    ours, theirs = gevent.socket.socketpair()
+    listener = SimpleNamespace(getsockname=lambda: ("127.0.0.1", 8000))
+    serving = gevent.spawn(worker.handle, listener, theirs, (address, 1))
+    serving.link(lambda _: ours.close())
+    ours.sendall(text)
+    gevent.sleep(0)
+    return serving
+
+
+HALF_A_FORM = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nkey="
+
+
+@pytest.mark.parametrize("text", [HALF_A_FORM, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_a_client_that_sends_no_more_or_reads_no_more_is_disconnected(
+    worker: ConsoleWorker, monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
+    monkeypatch.setattr(server, "BODY_TIMEOUT", 0.5)
+    serving = connect(worker, text)
+    serving.join(20)
+    assert serving.dead
+    assert worker.connections == {}
+
+
+def test_half_sent_forms_of_one_address_make_room_for_others(worker: ConsoleWorker) -> None:
+    half = [connect(worker, HALF_A_FORM) for _ in range(10)]
+    other = connect(worker, HALF_A_FORM, "192.0.2.2")
+    gevent.joinall(half, timeout=20, count=4)
+    assert [one.dead for one in (*half, other)] == [True] * 4 + [False] * 7
+    gevent.killall([*half, other])
 
 
 @pytest.mark.parametrize(
