@@ -1,18 +1,25 @@
-"""The console's gunicorn worker."""
+"""The console's gunicorn worker. It bounds how long a client may take to send a request and to
+accept the answer, and how many connections the clients of one address may hold."""
 
 import ctypes
+import errno
 import gc
 import signal
 import socket
+import time
 from collections import Counter
 from contextlib import suppress
+from ipaddress import IPv6Address
 from typing import Any
 
+import gevent
 from gunicorn.workers.ggevent import GeventWorker
 
 # New objects between two garbage collections.
 GC_THRESHOLD = 50_000
 PR_SET_PDEATHSIG = 1
+# Seconds within which a request's body must have arrived; an import has up to 9 MiB.
+BODY_TIMEOUT = 120.0
 
 
 def shut_down(client: Any, how: int) -> None:
@@ -22,36 +29,76 @@ def shut_down(client: Any, how: int) -> None:
         client._sock.shutdown(how)
 
 
-def make_room(awaited: dict[Any, str], limit: int) -> None:
-    """If three quarters of a worker's connections await a request, end the oldest one of the
-    address that has the most of them. `awaited` has their addresses."""
-    if len(awaited) > limit * 3 // 4:
-        ((address, _),) = Counter(awaited.values()).most_common(1)
-        oldest = next(client for client, its in awaited.items() if its == address)
-        del awaited[oldest]
-        shut_down(oldest, socket.SHUT_RDWR)
+def origin_of(address: Any) -> str:
+    """Return what a connection's address is counted as: of IPv6, the /64, which one client may have
+    whole; "" for a Unix socket."""
+    host: str = address[0] if address else ""
+    if ":" not in host:
+        return host
+    six = IPv6Address(host.partition("%")[0])
+    return str(six.ipv4_mapped or IPv6Address(int(six) >> 64 << 64))
+
+
+def make_room(connections: dict[Any, str], limit: int) -> None:
+    """If three quarters of a worker's connections are taken, end one of the origin that has the
+    most of them: the first one. `connections` has their origins."""
+    if len(connections) > limit * 3 // 4:
+        ((origin, _),) = Counter(connections.values()).most_common(1)
+        first = next(client for client, its in connections.items() if its == origin)
+        del connections[first]
+        shut_down(first, socket.SHUT_RDWR)
+
+
+class WholeBody:
+    """Reads a request's body as `reader` does. Raises TimeoutError if it has not arrived after
+    BODY_TIMEOUT seconds, and ConnectionResetError if it ends early: half a form is none."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self._deadline = time.monotonic() + BODY_TIMEOUT
+
+    def read(self, size: int) -> bytes:
+        expected = min(size, getattr(self._reader, "length", 0))
+        left = max(0.0, self._deadline - time.monotonic())
+        with gevent.Timeout(left, TimeoutError("the request was not sent in time")):
+            data: bytes = self._reader.read(size)
+        if len(data) < expected:
+            raise ConnectionResetError(errno.ECONNRESET, "the request is incomplete")
+        return data
 
 
 class ConsoleWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # The addresses of the connections that have sent no whole head yet, the oldest first.
-        self.awaited: dict[Any, str] = {}
+        # The origins of all connections. The first is the one whose last request began or ended
+        # the longest time ago.
+        self.connections: dict[Any, str] = {}
 
     def handle(self, listener: Any, client: Any, addr: Any) -> None:
-        make_room(self.awaited, self.worker_connections)
-        self.awaited[client] = addr[0]
+        make_room(self.connections, self.worker_connections)
+        self.connections[client] = origin_of(addr)
         try:
             super().handle(listener, client, addr)
         finally:
-            self.awaited.pop(client, None)
+            self.connections.pop(client, None)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
-        self.awaited.pop(sock, None)
+        self._put_last(sock)
+        req.body.reader = WholeBody(req.body.reader)
+        # The longest that a client may take to accept a piece of the answer.
+        sock.settimeout(self.cfg.timeout or None)
         try:
             super().handle_request(listener_name, req, sock, addr)
+        except TimeoutError:
+            raise StopIteration from None  # gunicorn closes the connection.
         finally:
-            self.awaited[sock] = addr[0]
+            sock.settimeout(None)
+            self._put_last(sock)
+
+    def _put_last(self, client: Any) -> None:
+        # It is absent if it was ended to make room.
+        if client in self.connections:
+            self.connections[client] = self.connections.pop(client)
 
     def init_process(self) -> None:
         # The kernel kills this process when its parent dies. Otherwise a worker that is still

@@ -16,8 +16,8 @@ from console.branches.forms import ComparisonForm
 from console.branches.moments import FIELD, moment_message, read_moment
 from console.request import ConsoleRequest
 
-# The most lines shown. Of a longer diff only the beginning is shown.
-MAX_LINES = 2000
+# The most lines shown, and read. Of a longer diff only the beginning is shown.
+MAX_LINES, MAX_LINES_READ = 2000, 100_000
 HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
@@ -48,7 +48,7 @@ def read_diff(diff: str) -> Difference:
     lines: list[Line] = []
     base = own = 0
     is_in_hunk = False
-    for text in diff.removesuffix("\n").split("\n"):
+    for text in diff.removesuffix("\n").split("\n", MAX_LINES_READ)[:MAX_LINES_READ]:
         if hunk := HUNK.match(text):
             base, own = int(hunk[1]), int(hunk[2])
             is_in_hunk = True

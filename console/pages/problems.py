@@ -9,7 +9,6 @@ from http import HTTPStatus
 from urllib.parse import urlencode
 
 from django import forms
-from django.conf import settings
 from django.contrib import messages
 from django.contrib.messages.storage.cookie import CookieStorage
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -52,10 +51,14 @@ def wrong_method(request: ConsoleRequest) -> HttpResponse:
     return _page(request, 405, "Method not allowed", advice)
 
 
-def too_large(request: ConsoleRequest) -> HttpResponse:
-    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE >> 20
-    advice = f"Requests can have at most {most} MiB. Nothing was changed."
+def too_large(request: ConsoleRequest, longest: int) -> HttpResponse:
+    advice = f"Requests can have at most {longest >> 20} MiB. Nothing was changed."
     return _page(request, 413, "Request too large", advice)
+
+
+def incomplete(request: ConsoleRequest) -> HttpResponse:
+    advice = "The form did not arrive whole and in time. Nothing was changed. Send it again."
+    return _page(request, 408, "Request incomplete", advice)
 
 
 def csrf_failure(request: ConsoleRequest, reason: str = "") -> HttpResponse:

@@ -1,19 +1,22 @@
 """What the query page shows: results, shortened for reading; the position of an error; and the tree
-of a plan in JSON, whose missing and wrong values must do no harm, as its server is not trusted."""
+of a plan in JSON. Whatever the server sends must do no harm: it is not trusted, and everybody waits
+while a page is made."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
+from console.api.bounded_http import read_json
+from console.api.fields import NUMBER_LIMIT
 from console.query.sql_over_http import Column, Notice, Result, SqlFailed
 from console.query.statements import Statement
 
-# The most levels of a tree. A deeper plan is shown as text.
-MAX_DEPTH = 60
+# The most levels of a tree, and the most steps and details of all trees of a page. A plan beyond
+# these is shown as text.
+MAX_DEPTH, MAX_PLAN_PARTS = 60, 1_000
 # A step is marked if it returned this many times more or fewer rows than expected.
 MISESTIMATE_FACTOR = 10
 # The properties that the heading and the figures of a step show already.
@@ -50,28 +53,46 @@ class Plan:
     measure: str
     # How long planning and execution took; "" if the statement has not run.
     times: str
+    # How many steps and details it has.
+    parts: int
 
 
-def read_plan(text: str) -> Plan | None:
-    """Read a plan; None if it is none, or too deep."""
+@dataclass
+class _Room:
+    """How many more steps and details may be shown."""
+
+    left: int
+
+    def take(self, parts: int) -> None:
+        """Raises ValueError if there is no room for so many."""
+        self.left -= parts
+        if self.left < 0:
+            raise ValueError("too many steps and details")
+
+
+def read_plan(text: str, *, most_parts: int = MAX_PLAN_PARTS) -> Plan | None:
+    """Read a plan; None if it is none, too deep, or of more steps and details than `most_parts`."""
+    room = _Room(most_parts)
     try:
-        whole = json.loads(text)[0]
+        whole = read_json(text.encode())[0]
         plan = whole["Plan"]
         has_run = "Actual Total Time" in plan
-        root = _step(plan, max(_total(plan, has_run=has_run), 1e-9), has_run=has_run)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        root = _step(plan, max(_total(plan, has_run=has_run), 1e-9), room, has_run=has_run)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
     spent = [
         f"{words} {_number(whole[name]):.2f} ms"
         for name, words in (("Planning Time", "planned in"), ("Execution Time", "executed in"))
         if name in whole
     ]
-    return Plan(root, "time" if has_run else "cost", ", ".join(spent) if has_run else "")
+    times = ", ".join(spent) if has_run else ""
+    return Plan(root, "time" if has_run else "cost", times, most_parts - room.left)
 
 
 def _step(
     node: Mapping[str, Any],
     whole: float,
+    room: _Room,
     *,
     has_run: bool,
     level: int = 1,
@@ -79,6 +100,8 @@ def _step(
 ) -> Step:
     if level > MAX_DEPTH:
         raise ValueError("too deep")
+    details = _details(node)
+    room.take(1 + len(details))
     below = [one for one in node.get("Plans", []) if isinstance(one, Mapping)]
     own = _total(node, has_run=has_run) - sum(_total(one, has_run=has_run) for one in below)
     expected, loops = _number(node.get("Plan Rows")), _number(node.get("Actual Loops"))
@@ -99,9 +122,9 @@ def _step(
         share=min(100, max(0, round(100 * own / whole))),
         figures=", ".join(figures),
         is_far_off=bool(has_run and loops) and is_far_off,
-        details=_details(node),
+        details=details,
         steps=[
-            _step(one, whole, has_run=has_run, level=level + 1, is_limited=is_limited)
+            _step(one, whole, room, has_run=has_run, level=level + 1, is_limited=is_limited)
             for one in below
         ],
     )
@@ -145,12 +168,15 @@ def _details(node: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    is_number = isinstance(value, int | float) and abs(value) < NUMBER_LIMIT
+    return float(value) if is_number else 0.0
 
 
 # The most that is shown: rows of a result, characters of a value, and characters of a page. Each
 # cell counts as at least MIN_CELL_LENGTH characters, because even a short one takes time to draw.
 MAX_ROWS, MAX_VALUE_LENGTH, MAX_PAGE_LENGTH, MIN_CELL_LENGTH = 500, 1000, 400_000, 20
+# The columns that are shown of each result, also if the page has no room for a row of it.
+MIN_COLUMNS = 20
 # Written before each statement to be explained.
 EXPLAIN, ANALYZE = "EXPLAIN (FORMAT JSON) ", "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
 WORD = re.compile(r"\w+|\S|$")
@@ -182,8 +208,8 @@ class ShownResult:
     size: int = 0
     notices: Sequence[Notice] = ()
     notices_left_out: int = 0
-    # The plan in JSON, as received; "" if the result is no plan.
-    plan_json: str = ""
+    # The tree of a plan in JSON; None if the result is none, or if it is shown as text.
+    plan_tree: Plan | None = None
 
     @property
     def is_cut(self) -> bool:
@@ -193,29 +219,29 @@ class ShownResult:
     def is_plan(self) -> bool:
         return [column.name for column in self.columns] == ["QUERY PLAN"]
 
-    @cached_property
-    def plan_tree(self) -> Plan | None:
-        return read_plan(self.plan_json) if self.plan_json else None
-
     @property
     def plan(self) -> str:
-        return "\n".join(row[0].text for row in self.rows if row)
+        cells = [row[0] for row in self.rows if row]
+        return "\n".join(f"{c.text}… ({c.whole} characters)" if c.whole else c.text for c in cells)
 
 
 def shown_results(results: Sequence[Result], statements: Sequence[str] = ()) -> list[ShownResult]:
     """Return what is shown of each result. Earlier results use up the page's characters first."""
-    found, room = [], MAX_PAGE_LENGTH
+    found, room, parts = [], MAX_PAGE_LENGTH, MAX_PLAN_PARTS
     for result, statement in zip_longest(results, statements[: len(results)], fillvalue=""):
         assert isinstance(result, Result)
-        found.append(_shown_result(result, statement, room=room))
-        room -= found[-1].size
+        shown = _shown_result(result, statement, room=room, most_parts=parts)
+        found.append(shown)
+        room -= shown.size
+        parts -= shown.plan_tree.parts if shown.plan_tree else 0
     return found
 
 
-def _shown_result(result: Result, statement: str, *, room: int) -> ShownResult:
-    is_number = [column.is_number for column in result.columns]
+def _shown_result(result: Result, statement: str, *, room: int, most_parts: int) -> ShownResult:
+    columns = result.columns[: max(MIN_COLUMNS, room // MIN_CELL_LENGTH)]
+    is_number = [column.is_number for column in columns]
     rows: list[list[Cell]] = []
-    size = MIN_CELL_LENGTH * len(result.columns)
+    size = sum(max(MIN_CELL_LENGTH, len(column.name)) for column in columns)
     for row in result.rows[:MAX_ROWS]:
         cells = [_cell(*pair) for pair in zip(row, is_number, strict=False)]
         size += sum(max(MIN_CELL_LENGTH, len(cell.text)) for cell in cells)
@@ -225,18 +251,19 @@ def _shown_result(result: Result, statement: str, *, room: int) -> ShownResult:
     return ShownResult(
         result.command,
         result.row_count,
-        result.columns,
+        columns,
         rows,
         len(result.rows),
         statement,
         size,
         result.notices,
         result.notices_left_out,
-        _plan_json(result),
+        read_plan(_plan_json(result), most_parts=most_parts),
     )
 
 
 def _plan_json(result: Result) -> str:
+    """Return the plan in JSON, as received; "" if the result is none."""
     columns = [(column.name, column.type) for column in result.columns]
     if columns != [("QUERY PLAN", "json")] or len(result.rows) != 1:
         return ""

@@ -35,6 +35,8 @@ EXTRA_TIMEOUT = 40
 MAX_TIMEOUT = 600
 # Bytes of an answer. Much less of it is shown.
 MAX_RESULT_BYTES = 8 << 20
+# Notices of a result, and characters of each of their texts and of those of a failure.
+MAX_NOTICES, MAX_WORDS_LENGTH = 100, 10_000
 # The sessions' `application_name`. That of a run that can be cancelled ends with the run's marker.
 APPLICATION = "perch-console"
 # Settings with which Postgres reads each value as it has written it.
@@ -264,10 +266,10 @@ def _unreachable(url: str, error: requests.RequestException, *, read_only: bool)
 def _refused(data: Mapping[str, Any], *, step: int) -> SqlFailed:
     position = text(data, "position")
     return SqlFailed(
-        text(data, "message") or "The proxy refused.",
-        code=text(data, "code"),
-        detail=text(data, "detail"),
-        hint=text(data, "hint"),
+        _words(data, "message") or "The proxy refused.",
+        code=_words(data, "code"),
+        detail=_words(data, "detail"),
+        hint=_words(data, "hint"),
         position=int(position) if position.isdecimal() and len(position) < 9 else 0,
         statement=int(number(data, "perch:statement")) // step,
         notices=_notices(data),
@@ -293,7 +295,11 @@ def _result(data: Mapping[str, Any]) -> Result:
 def _notices(data: Mapping[str, Any]) -> list[Notice]:
     found = data.get("perch:notices")
     return [
-        Notice(*(text(one, name) for name in ("severity", "message", "detail", "hint")))
-        for one in (found if isinstance(found, list) else [])
+        Notice(*(_words(one, name) for name in ("severity", "message", "detail", "hint")))
+        for one in (found[:MAX_NOTICES] if isinstance(found, list) else [])
         if isinstance(one, Mapping)
     ]
+
+
+def _words(data: Mapping[str, Any], name: str) -> str:
+    return text(data, name)[:MAX_WORDS_LENGTH]

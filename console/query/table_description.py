@@ -5,14 +5,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from console.api.fields import isolated
 from console.query.pg_types import NUMBERS
 from console.query.sql_over_http import Query, Result
 
-# The most tables that are listed.
-MAX_TABLES = 1000
+# The most tables that are listed, and the most columns of all of them together. A table itself has
+# at most MAX_TABLE_COLUMNS. Whatever answers in place of Postgres may claim more, and longer names.
+MAX_TABLES, MAX_COLUMNS, MAX_TABLE_COLUMNS, MAX_NAME_LENGTH = 1000, 20_000, 1600, 255
 COLUMNS = """(
   SELECT pg_catalog.json_agg(pg_catalog.json_build_array(
     a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
@@ -59,22 +60,27 @@ def read_table(value: str) -> Table | None:
 
 
 def listed_tables(result: Result) -> dict[str, Any]:
-    """Return the context of a list of tables: those of `TABLES`, by schema, and their number if
-    there are more."""
-    is_cut = len(result.rows) > MAX_TABLES
-    return {"schemas": by_schema(result), "most_tables": MAX_TABLES if is_cut else 0}
-
-
-def by_schema(result: Result) -> list[tuple[str, list[Table]]]:
-    """Return the tables of `TABLES`, by schema. What cannot be read is left out."""
+    """Return the context of a list of tables: those of `TABLES`, by schema, and the numbers of
+    tables and columns if there are more. What cannot be read is left out."""
     found: dict[str, list[Table]] = {}
+    room, is_cut = MAX_COLUMNS, False
     for row in result.rows[:MAX_TABLES]:
-        if len(row) == 4 and isinstance(row[0], str) and isinstance(row[1], str):
-            table = Table(
-                isolated(row[0]), isolated(row[1]), KINDS.get(str(row[2]), ""), _columns(row[3])
-            )
+        if len(row) == 4 and _is_name(row[0]) and _is_name(row[1]):
+            columns = _columns(row[3])
+            is_cut = is_cut or len(columns) > room
+            kind = KINDS.get(str(row[2]), "")
+            table = Table(isolated(row[0]), isolated(row[1]), kind, columns[:room])
+            room -= len(table.columns)
             found.setdefault(row[0], []).append(table)
-    return list(found.items())
+    return {
+        "schemas": list(found.items()),
+        "most_tables": MAX_TABLES if len(result.rows) > MAX_TABLES else 0,
+        "most_columns": MAX_COLUMNS if is_cut else 0,
+    }
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= MAX_NAME_LENGTH
 
 
 def _columns(text: str | None) -> list[tuple[str, str]]:
@@ -168,9 +174,10 @@ def read_description(table: Table, result: Result) -> Description | None:
     """Return what `DESCRIBE` answers; None if there is no such table, or it has no columns."""
     if not result.rows:
         return None
-    found = [json.loads(row[0] or "") for row in result.rows]
+    rows = result.rows[:MAX_TABLE_COLUMNS]
+    found = [json.loads(row[0] or "") for row in rows]
     columns = [TableColumn(**one | {"name": isolated(one["name"])}) for one in found]
-    in_key = [(int(row[1]), n) for n, row in enumerate(result.rows) if row[1]]
+    in_key = [(int(row[1]), n) for n, row in enumerate(rows) if row[1]]
     key = [columns[n] for _, n in sorted(in_key)]
-    _, _, place, about = result.rows[0]
+    _, _, place, about = rows[0]
     return Description(table, columns, key or PLACES[place or ""], **json.loads(about or ""))

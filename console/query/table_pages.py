@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from console.query.sql_over_http import Query
-from console.query.table_description import USUAL, Description, TableColumn
+from console.query.table_description import MAX_TABLE_COLUMNS, USUAL, Description, TableColumn
 
 OPERATORS = {
     "eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -123,7 +123,8 @@ def _sizes(columns: Sequence[TableColumn]) -> str:
 
 def read_sizes(text: str | None) -> list[int]:
     """Return the sizes that a query has selected: the bytes of each value as Postgres writes it."""
-    return [int(size) if size.isdecimal() else 0 for size in (text or "").strip("{}").split(",")]
+    sizes = (text or "").strip("{}").split(",", MAX_TABLE_COLUMNS)
+    return [int(size) if size.isdecimal() and len(size) < 20 else 0 for size in sizes]
 
 
 def _text_prefix(column: TableColumn, longest: int) -> str:

@@ -66,7 +66,9 @@ FAILED = {
     "move_project": "The project could not be moved.",
 }
 DEFAULT_REASON = "Postgres reported an error."
-# What Perch advises after the raw words.
+# What Perch advises after the raw words, within so many last characters: to look for it in long
+# words would take very long.
+MAX_ADVICE_LENGTH = 1_000
 ADVICE = re.compile(
     r";\s+((?:the next start tries|try again|it is tried again|if this persists|tell this host"
     r"|change |have this host|only this host|remove |name another|delete branches)[^\n]*)\Z"
@@ -90,7 +92,7 @@ def reason(error: str, action: str = "") -> Reason:
     """Return why an operation of this action failed, or why something could not be shown."""
     if not RAW.search(error) and "\n" not in error.strip():
         return Reason(error)
-    advice = ADVICE.search(error)
+    advice = ADVICE.search(error, max(0, len(error) - MAX_ADVICE_LENGTH))
     words = error[: advice.start()] if advice else error
     parts = [_sentence(words, action), f"{sentence(advice[1]).rstrip('.')}." if advice else ""]
     return Reason(" ".join(filter(None, parts)), error.strip())

@@ -12,7 +12,7 @@ from console.query import authority, sql_over_http
 from console.query.results import MAX_ROWS
 from console.query.sql_over_http import Result, SqlFailed
 from console.query.statements import MAX_STATEMENTS
-from console.query.table_description import by_schema, read_table
+from console.query.table_description import listed_tables, read_table
 from console.query.views import QueryForm
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
@@ -235,7 +235,7 @@ class TestTables:
     def test_columns_that_cannot_be_read_are_left_out(self) -> None:
         rows: list[list[str | None]] = [["public", "a", "r", "[[1]]"], ["public", "b", "v", None]]
         rows.append(["public"])
-        ((_, tables),) = by_schema(Result("SELECT", 3, [], rows))
+        ((_, tables),) = listed_tables(Result("SELECT", 3, [], rows))["schemas"]
         assert [(one.name, one.kind, one.columns) for one in tables] == [
             ("a", "", []),
             ("b", "view", []),

@@ -1,6 +1,7 @@
 """How the query page splits what is typed into statements, marks the position of an error, and
 shows rows; and that an import of a CSV file reads no more than it takes. None needs a service."""
 
+import json
 import time
 from typing import Any
 
@@ -8,11 +9,32 @@ import pytest
 
 from console.query import table_imports
 from console.query.csv_text import MAX_FIELDS, UnreadableCsv
-from console.query.results import MAX_PAGE_LENGTH, MIN_CELL_LENGTH, mark_of, shown_results
-from console.query.sql_over_http import Column, Result, SqlFailed
+from console.query.results import (
+    MAX_PAGE_LENGTH,
+    MIN_CELL_LENGTH,
+    MIN_COLUMNS,
+    mark_of,
+    shown_results,
+)
+from console.query.sql_over_http import (
+    MAX_NOTICES,
+    MAX_WORDS_LENGTH,
+    Column,
+    Result,
+    SqlFailed,
+    _refused,
+)
 from console.query.statements import Statement, split
 from console.query.table_changes import Refused
-from console.query.table_description import Description, Table, TableColumn
+from console.query.table_description import (
+    MAX_COLUMNS,
+    Description,
+    Table,
+    TableColumn,
+    listed_tables,
+)
+from console.query.table_pages import read_sizes
+from console.templatetags.reasons import reason
 from tests.support.psql_statements import psql_statements
 
 A_BODY = "begin atomic insert into t values (1); select case when true then (case 1 end) end; end"
@@ -114,6 +136,59 @@ def test_the_results_shown_fit_on_one_page() -> None:
     cells = sum(len(row) for one in results for row in one.rows)
     assert 1600 < cells <= MAX_PAGE_LENGTH / MIN_CELL_LENGTH
     assert [one.received for one in results] == [500] * 5
+
+
+PLAN = [Column("QUERY PLAN", "json")]
+
+
+def plan_of(steps: int) -> Result:
+    node = '{"Node Type":"Seq Scan","Filter":"x"}'
+    children = ",".join([node] * steps)
+    text = f'[{{"Plan":{{"Node Type":"Append","Plans":[{children}]}}}}]'
+    return Result("EXPLAIN", 1, PLAN, [[text]])
+
+
+def test_the_trees_of_a_page_have_a_limited_number_of_steps_and_details() -> None:
+    large, *small, last = shown_results([plan_of(450_000), *[plan_of(200)] * 3])
+    assert large.plan_tree is None
+    assert large.plan.endswith(f"… ({len(plan_of(450_000).rows[0][0] or '')} characters)")
+    assert [one.plan_tree is not None for one in (*small, last)] == [True, True, False]
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1e999", "-1e999", "NaN"])
+def test_numbers_of_a_plan_that_no_postgres_reports_count_as_none(number: str) -> None:
+    figures = f'"Plan Rows":{number},"Total Cost":{number},"Actual Total Time":{number}'
+    text = f'[{{"Plan":{{"Node Type":"a",{figures}}},"Planning Time":{number}}}]'
+    (shown,) = shown_results([Result("EXPLAIN", 1, PLAN, [[text]])])
+    assert shown.plan_tree is not None
+    assert shown.plan_tree.times == "planned in 0.00 ms"
+
+
+def test_the_columns_of_a_page_are_limited() -> None:
+    wide = Result("SELECT", 0, [Column("c", "")] * 65_535, [])
+    first, *others = shown_results([wide] * 50)
+    assert len(first.columns) == MAX_PAGE_LENGTH / MIN_CELL_LENGTH
+    assert {len(one.columns) for one in others} == {MIN_COLUMNS}
+
+
+def test_the_columns_of_the_listed_tables_are_limited() -> None:
+    columns = json.dumps([["a", "int"]] * (MAX_COLUMNS - 1))
+    rows = [["public", name, "r", columns] for name in ("a", "b", "x" * 1000)]
+    listed = listed_tables(Result("SELECT", 3, [], rows))
+    ((_, tables),) = listed["schemas"]
+    assert [len(table.columns) for table in tables] == [MAX_COLUMNS - 1, 1]
+    assert listed["most_columns"] == MAX_COLUMNS
+    assert len(read_sizes("{" + "1," * 1_000_000 + "9" * 5000 + "}")) < 2000
+
+
+def test_long_words_of_a_failure_are_cut_and_read_quickly() -> None:
+    words = "ERROR: " + "; change it" * 100_000 + "\n."
+    began = time.process_time()
+    assert reason(words).raw == words
+    assert time.process_time() - began < 2
+    failure = _refused({"message": words, "perch:notices": [{"message": words}] * 1000}, step=1)
+    assert len(failure.message) == len(failure.notices[0].message) == MAX_WORDS_LENGTH
+    assert len(failure.notices) == MAX_NOTICES
 
 
 COLUMN = TableColumn(
