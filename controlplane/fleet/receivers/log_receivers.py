@@ -52,6 +52,7 @@ from controlplane.fleet.receivers.standby import NotAttached
 from controlplane.history.keeping import keep, publish
 from controlplane.history.local.chain import holding_history, open_chain
 from controlplane.history.local.pulling import pull_running
+from controlplane.history.retention import allowed_bytes
 from controlplane.models import (
     Branch,
     Durability,
@@ -132,13 +133,27 @@ def hold_durability(host: Host) -> None:
         deleted_at=None,
         current_state=EndpointState.ACTIVE,
     ).select_related("project__host", "branch")
-    due = [one for one in active if not is_attached(one.branch_id, one.id)]
+    branches = [one.branch_id for one in active]
+    open_chains = HistoryChain.objects.filter(branch__in=branches, ended_at=None)
+    with_history = set(open_chains.values_list("branch_id", flat=True))
+    due = [
+        one
+        for one in active
+        if one.branch_id not in with_history or not is_attached(one.branch_id, one.id)
+    ]
 
     def look(endpoint_id: str) -> None:
         endpoint = next(one for one in due if one.id == endpoint_id)
-        with suppress(LockTimeout), lock_branches(endpoint.branch_id, timeout=0):
-            if compute.running_endpoint(endpoint.branch_id) == endpoint.id:
-                attach(endpoint, serves=True)
+        branch_id = endpoint.branch_id
+        with suppress(LockTimeout), lock_branches(branch_id, timeout=0):
+            if compute.running_endpoint(branch_id) != endpoint.id:
+                return
+            # The store would get none of the log, and the second host could remove none.
+            if is_attached(branch_id, endpoint.id) and open_chain(branch_id) is None:
+                _note_all_lost(branch_id, "its history has ended")
+                standby.name_standby(branch_id, None)
+                replace(branch_id, None)
+            attach(endpoint, serves=True)
 
     for _ in look_at_each(due, look, at="second host"):
         pass
@@ -238,7 +253,8 @@ def _begin_to_hold_log(branch: Branch, sockets: Path) -> int:
     psycopg.Error, OSError."""
     if open_chain(branch.id) is None and not takes_long_to_copy(branch.id):
         # A branch that has not run before has no base copy yet.
-        chains, _ = keep(branch.id, branch.project.history_retention_seconds)
+        retention, room = branch.project.history_retention_seconds, allowed_bytes(branch)
+        chains, _ = keep(branch.id, retention, room=room)
         publish(branch.id, chains)
     with holding_history(branch.id, within=LOCK_TIMEOUT):
         chain = open_chain(branch.id)

@@ -2,14 +2,16 @@
 
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
+from controlplane.compute import compute
 from controlplane.fleet.receivers import log_receivers, lost_receivers, standby
 from controlplane.fleet.receivers.standby import NotAttached
-from controlplane.models import Account, Endpoint, Host, LogReceiver
+from controlplane.models import Account, Endpoint, Event, Host, LogReceiver
 from tests.controlplane.rows import make_project
 
 
@@ -92,3 +94,34 @@ def test_a_loss_is_noted_before_clients_commit_without_the_former_receiver(
     with suppress(NotAttached):
         log_receivers._attach(endpoint, serves=True)
     assert unattached[0] is not None
+
+
+def test_commits_wait_for_nobody_once_the_history_has_ended(
+    endpoint: Endpoint,
+    host: Host,
+    unattached: list[Any],
+    settings: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store would get nothing more, so the second host could remove nothing."""
+    settings.STATE_DIR = tmp_path
+    (tmp_path / "locks").mkdir()
+    Endpoint.objects.filter(id=endpoint.id).update(current_state="active")
+    endpoint.project.settings["durability"] = "region"
+    endpoint.project.save()
+    LogReceiver.objects.create(branch=endpoint.branch, host=host, attached_at=timezone.now())
+    attached = {endpoint.branch_id: True}
+    monkeypatch.setattr(log_receivers, "look_at_each", lambda due, look, at: map(look, ids(due)))
+    monkeypatch.setattr(log_receivers, "is_attached", lambda branch_id, _: attached[branch_id])
+    monkeypatch.setattr(log_receivers, "replace", attached.__setitem__)
+    monkeypatch.setattr(compute, "running_endpoint", lambda _: endpoint.id)
+    log_receivers.hold_durability(host)
+    assert unattached[0] == "taken out"
+    assert not attached[endpoint.branch_id]
+    said = Event.objects.get(type="durability.reduced").summary
+    assert said.endswith("its history has ended")
+
+
+def ids(endpoints: list[Endpoint]) -> list[str]:
+    return [one.id for one in endpoints]
