@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -31,6 +32,7 @@ from controlplane.compute.host.wal import LogUnreadable
 from controlplane.compute.processes.session import socket_dir
 from controlplane.events.changes import history_gap
 from controlplane.events.recording import record
+from controlplane.fleet.receivers import receivewal
 from controlplane.history.local import bases, chain, pulling
 from controlplane.history.local.chain import (
     Base,
@@ -141,7 +143,8 @@ def keep(
         else:
             window = timedelta(seconds=retention_seconds)
             if host_space().is_short:
-                remove_oldest(branch_id, chains, running, chain.DISK_FULL)
+                if must_make_room():
+                    remove_oldest(branch_id, chains, running, chain.DISK_FULL)
             elif begun := _copy(branch_id, open_chain_of(chains), running, window, room):
                 chains[:] = [*(one for one in chains if one.number != begun.number), begun]
             prune(chains, clock.now() - window)
@@ -151,6 +154,13 @@ def keep(
                 limit_size(branch_id, chains, running, room)
         _record_gaps(branch_id, chains, began)
         return chains, before != [_summary(one) for one in chains]
+
+
+def must_make_room() -> bool:
+    """Whether the disk would be short also without the log of other hosts that this one receives,
+    which is removed first (`fleet.receivers.receptions`)."""
+    space = host_space()
+    return replace(space, free=space.free + receivewal.removable_bytes()).is_short
 
 
 def _record_gaps(branch_id: str, chains: list[Chain], since: datetime) -> None:

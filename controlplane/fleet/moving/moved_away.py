@@ -7,14 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from django.conf import settings
-from django.db.models import Q
 
+from controlplane.compute.data.state_directory import identity
 from controlplane.compute.host.filesystem import LockTimeout, lock_branches
 from controlplane.compute.host.listing import Listing
 from controlplane.fleet.moving.project_host import has_moved
 from controlplane.fleet.moving.receiving import remove_received
 from controlplane.history.keeping import changed_histories
-from controlplane.models import UNFINISHED, Action, Branch, Host, Operation
+from controlplane.models import UNFINISHED, Action, Branch, Host, Operation, OperationStatus
 from controlplane.operations.locks import apart, locked_project
 from controlplane.operations.own_host import is_own
 
@@ -51,32 +51,33 @@ def remove_moved_away(host: Host) -> None:
     for branch_id, living_on in hosts.items():
         if living_on != host.id:
             with suppress(LockTimeout), apart(branch_id):
-                _remove(branch_id)
+                _remove(branch_id, host.id)
 
 
-def _remove(branch_id: str) -> None:
+def _remove(branch_id: str, host_id: str) -> None:
     """Remove the branch, unless it may be needed here. Raises LockTimeout."""
     with lock_branches(branch_id, timeout=0):
         branch = Branch.objects.get(id=branch_id)
         with locked_project(branch.project_id) as project:
-            if is_own(project.host) or not has_moved_away(branch):
+            if is_own(project.host) or not has_moved_away(branch, host_id):
                 return
         # From here on only a new move could bring the branch here, and it would need its lock.
         remove_received(branch_id)
     log.info("moved branch removed", extra={"branch": branch_id})
 
 
-def has_moved_away(branch: Branch) -> bool:
-    """Whether the branch's project lives elsewhere because of a move, which has ended. If the host
-    was lost instead, its data may be newer than what another host has restored from the store: it
-    stays for the operator."""
-    last = (
-        Operation.objects.filter(
-            Q(action=Action.MOVE_PROJECT)
-            | Q(action=Action.RESTORE_FROM_STORE, branch_id=branch.id),
-            project_id=branch.project_id,
-        )
-        .order_by("-created_at")
-        .first()
-    )
-    return last is not None and last.action == Action.MOVE_PROJECT and last.status not in UNFINISHED
+def has_moved_away(branch: Branch, host_id: str) -> bool:
+    """Whether the branch's project has left this host by a move, which has ended. If the host was
+    lost instead, its data may be newer than what another host has restored from the store: it stays
+    for the operator, also when the project moves on, until a move has replaced it here."""
+    of_project = Operation.objects.filter(project_id=branch.project_id).order_by("-created_at")
+    moves = of_project.filter(action=Action.MOVE_PROJECT)
+    last = moves.first()
+    if last is None or last.status in UNFINISHED:
+        return False
+    if identity() not in branch.copied_by:
+        return True
+    restores = of_project.filter(action=Action.RESTORE_FROM_STORE, branch=branch)
+    loss = restores.filter(details__lost_host=host_id).first()
+    came = moves.filter(status=OperationStatus.FINISHED, details__to=host_id)
+    return loss is not None and came.filter(created_at__gt=loss.created_at).exists()

@@ -15,6 +15,7 @@ received log together have every commit.
 import logging
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +34,11 @@ from controlplane.compute.processes.session import socket_dir
 from controlplane.fleet.messages import LinkBroken, MoveRefused
 from controlplane.fleet.receivers import standby
 from controlplane.fleet.receivers.lost_receivers import (
+    WHY,
     Attached,
     closing,
     is_attached,
     replace,
-    threads,
 )
 from controlplane.fleet.receivers.second_hosts import (
     ask_to_receive,
@@ -51,6 +52,7 @@ from controlplane.fleet.receivers.standby import NotAttached
 from controlplane.history.keeping import keep, publish
 from controlplane.history.local.chain import holding_history, open_chain
 from controlplane.history.local.pulling import pull_running
+from controlplane.history.retention import allowed_bytes
 from controlplane.models import (
     Branch,
     Durability,
@@ -69,6 +71,9 @@ log = logging.getLogger(__name__)
 # Seconds that the clients of a starting compute wait for a second host at most.
 ATTACH_TIMEOUT = 5.0
 LOCK_TIMEOUT = 2.0
+# Copy to the store what it lacks of branches; `_copying` has those whose copy is under way.
+copies = ThreadPoolExecutor(8, thread_name_prefix="copies-to-store")
+_copying: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -90,16 +95,16 @@ def _no_store(branch: Branch) -> StoredLog | None:
 copy_to_store: Callable[[Branch], StoredLog | None] = _no_store
 
 
-def attach(endpoint: Endpoint) -> None:
+def attach(endpoint: Endpoint, *, serves: bool = False) -> None:
     """Let the commits of the running compute wait for a second host, if its project wants that. It
-    goes on without one if there is none within ATTACH_TIMEOUT seconds; an event says why. The
-    caller holds the branch's lock."""
+    goes on without one if there is none within ATTACH_TIMEOUT seconds; an event says why. `serves`
+    says that it has clients already. The caller holds the branch's lock."""
     if not endpoint.project.waits_for_second_host or is_attached(endpoint.branch_id, endpoint.id):
         return
     with step("attaching_second_host") as part:
         try:
             with patience(ATTACH_TIMEOUT):
-                part.detail["host"] = _attach(endpoint)
+                part.detail["host"] = _attach(endpoint, serves=serves)
         except (NotAttached, OutOfPatience, LockTimeout, LinkBroken, MoveRefused) as error:
             _go_on_without(endpoint, str(error))
         except (psycopg.Error, OSError) as error:
@@ -110,9 +115,13 @@ def _go_on_without(endpoint: Endpoint, why: str) -> None:
     # Without a receiver it would only keep log.
     with suppress(psycopg.Error, NotAttached):
         standby.drop_slot(socket_dir(endpoint.id))
-    for row in LogReceiver.objects.filter(branch=endpoint.branch_id, lost_at=None):
-        note_lost(row.id, why)
+    _note_all_lost(endpoint.branch_id, why)
     record_reduced(endpoint.branch_id, why)
+
+
+def _note_all_lost(branch_id: str, why: str) -> None:
+    for row in LogReceiver.objects.filter(branch=branch_id, lost_at=None):
+        note_lost(row.id, why)
 
 
 def hold_durability(host: Host) -> None:
@@ -124,13 +133,27 @@ def hold_durability(host: Host) -> None:
         deleted_at=None,
         current_state=EndpointState.ACTIVE,
     ).select_related("project__host", "branch")
-    due = [one for one in active if not is_attached(one.branch_id, one.id)]
+    branches = [one.branch_id for one in active]
+    open_chains = HistoryChain.objects.filter(branch__in=branches, ended_at=None)
+    with_history = set(open_chains.values_list("branch_id", flat=True))
+    due = [
+        one
+        for one in active
+        if one.branch_id not in with_history or not is_attached(one.branch_id, one.id)
+    ]
 
     def look(endpoint_id: str) -> None:
         endpoint = next(one for one in due if one.id == endpoint_id)
-        with suppress(LockTimeout), lock_branches(endpoint.branch_id, timeout=0):
-            if compute.running_endpoint(endpoint.branch_id) == endpoint.id:
-                attach(endpoint)
+        branch_id = endpoint.branch_id
+        with suppress(LockTimeout), lock_branches(branch_id, timeout=0):
+            if compute.running_endpoint(branch_id) != endpoint.id:
+                return
+            # The store would get none of the log, and the second host could remove none.
+            if is_attached(branch_id, endpoint.id) and open_chain(branch_id) is None:
+                _note_all_lost(branch_id, "its history has ended")
+                standby.name_standby(branch_id, None)
+                replace(branch_id, None)
+            attach(endpoint, serves=True)
 
     for _ in look_at_each(due, look, at="second host"):
         pass
@@ -190,7 +213,7 @@ def connect_to_source(receiver_id: str, host_id: str) -> int | None:
         connection.close()
 
 
-def _attach(endpoint: Endpoint) -> str:
+def _attach(endpoint: Endpoint, *, serves: bool) -> str:
     """Returns the second host. Raises NotAttached, and what the parts raise."""
     sockets, rows = socket_dir(endpoint.id), LogReceiver.objects.filter(branch=endpoint.branch_id)
     for row in rows.filter(attached_at__isnull=False, lost_at=None):
@@ -198,18 +221,31 @@ def _attach(endpoint: Endpoint) -> str:
         if walsender := standby.walsender_descriptor(sockets, row.id):
             replace(endpoint.branch_id, Attached(row.id, endpoint.id, walsender))
             return str(row.host_id)
-    # Whatever happens from here on, nobody may wait for a receiver that is gone.
+    # Whatever happens from here on, nobody may wait for a receiver that is gone. Where clients
+    # commit, its loss is noted before a commit is acknowledged that only this host has.
+    if serves:
+        _note_all_lost(endpoint.branch_id, WHY)
     standby.name_standby(endpoint.branch_id, None)
     hosts = second_hosts(endpoint.project)
+    if endpoint.branch_id in _copying:
+        raise NotAttached("its history is still being copied to the store")
     start = _begin_to_hold_log(endpoint.branch, sockets)
-    try:
-        copying = threads.submit(closing(copy_to_store), endpoint.branch)
-        stored = copying.result(ATTACH_TIMEOUT)
-    except TimeoutError:
-        raise NotAttached("the store does not answer in time") from None
+    stored = _copied(endpoint.branch)
     if stored is None or stored.end < start:
         raise NotAttached("its history is not in the store yet")
     return _attach_first(endpoint, hosts)
+
+
+def _copied(branch: Branch) -> StoredLog | None:
+    """Copy what the store lacks of the branch. A copy that takes longer than ATTACH_TIMEOUT goes
+    on, and no other one of the branch begins meanwhile. Raises NotAttached."""
+    _copying.add(branch.id)
+    copy = copies.submit(closing(copy_to_store), branch)
+    copy.add_done_callback(lambda _: _copying.discard(branch.id))
+    try:
+        return copy.result(ATTACH_TIMEOUT)
+    except TimeoutError:
+        raise NotAttached("the store does not answer in time") from None
 
 
 def _begin_to_hold_log(branch: Branch, sockets: Path) -> int:
@@ -217,7 +253,8 @@ def _begin_to_hold_log(branch: Branch, sockets: Path) -> int:
     psycopg.Error, OSError."""
     if open_chain(branch.id) is None and not takes_long_to_copy(branch.id):
         # A branch that has not run before has no base copy yet.
-        chains, _ = keep(branch.id, branch.project.history_retention_seconds)
+        retention, room = branch.project.history_retention_seconds, allowed_bytes(branch)
+        chains, _ = keep(branch.id, retention, room=room)
         publish(branch.id, chains)
     with holding_history(branch.id, within=LOCK_TIMEOUT):
         chain = open_chain(branch.id)

@@ -55,6 +55,8 @@ _ending: set[str] = set()
 # Whether this process has looked for those that an earlier worker has attached.
 _has_looked = False
 threads = ThreadPoolExecutor(8, thread_name_prefix="log-receivers")
+# Each of `threads` may wait for a note, so notes have threads of their own.
+notes = ThreadPoolExecutor(8, thread_name_prefix="lost-receivers")
 
 
 def watch_receivers(host: Host) -> None:
@@ -112,7 +114,7 @@ def replace(branch_id: str, one: Attached | None, *, instead_of: Attached | None
 
 
 def closing(do: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The function, for one of the `threads`."""
+    """The function, for a thread of a pool."""
 
     def run(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
         try:
@@ -166,7 +168,7 @@ def _go_on_without(branch_id: str, endpoint_id: str, receiver_id: str) -> None:
         is_serving = connection.execute("SELECT 1").fetchone() == (1,)
     if is_serving:
         # Before any commit is acknowledged that only this host has, if the database answers.
-        noting = threads.submit(closing(note_lost), receiver_id, WHY)
+        noting = notes.submit(closing(note_lost), receiver_id, WHY)
         with suppress(Exception):
             noting.result(NOTE_TIMEOUT)
     standby.name_standby(branch_id, None, instead_of=receiver_id)

@@ -36,7 +36,7 @@ from controlplane.compute.host.filesystem import (
 from controlplane.compute.host.listing import Listing
 from controlplane.compute.host.logs import open_log
 from controlplane.compute.host.reaping import reap
-from controlplane.compute.host.tree import REGULAR, SEGMENT, open_directory, start_of
+from controlplane.compute.host.tree import REGULAR, SEGMENT, open_directory, size_on_disk, start_of
 from controlplane.compute.host.wal import segment_start
 from controlplane.compute.processes.occupants import kill
 from controlplane.compute.settings.configuration import PLATFORM_ROLE
@@ -48,6 +48,8 @@ SENDER_TIMEOUT_MS, STATUS_INTERVAL = 2500, 1
 PARTIAL = ".partial"
 _PROCESSES = "processes"
 _receptions = Listing(lambda name: name.startswith("lr-"))
+# The receptions that `receptions.look_after_received` may remove when the disk is short.
+removable: frozenset[str] = frozenset()
 
 # Starts the carrier with a listener, which it accepts one connection from, and a descriptor that it
 # keeps open while it lives. Returns once it is connected. Raises OSError.
@@ -126,6 +128,20 @@ def prune(receiver_id: str, until: int) -> None:
             if SEGMENT.fullmatch(name) and start_of(name) < segment_start(until):
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=log)
+
+
+def size_of(receiver_id: str) -> int:
+    """Bytes of the disk that the reception takes. Raises OSError."""
+    return size_on_disk(branch_dir(receiver_id))
+
+
+def removable_bytes() -> int:
+    """Bytes of the disk that the `removable` receptions take."""
+    total = 0
+    for receiver_id in removable:
+        with suppress(FileNotFoundError):
+            total += size_of(receiver_id)
+    return total
 
 
 def _make(receiver_id: str) -> Account:

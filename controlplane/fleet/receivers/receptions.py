@@ -1,19 +1,30 @@
 """Receives the logs of computes of other hosts (`log_receivers`), in this host's worker: answers
 the worker that asks for it, and removes what is no longer needed."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from controlplane.compute.host.accounts import AccountUnusable
 from controlplane.compute.host.binaries import PostgresUnusable
 from controlplane.compute.host.filesystem import LockTimeout
-from controlplane.compute.host.space import host_space
+from controlplane.compute.host.space import host_space, size_text
 from controlplane.compute.host.tree import open_directory
 from controlplane.fleet.messages import CHUNK_BYTES, Link, MoveRefused
 from controlplane.fleet.reaching_hosts import host_links
 from controlplane.fleet.receivers import receivewal
-from controlplane.models import Host, LogReceiver
+from controlplane.fleet.receivers.second_hosts import note_lost
+from controlplane.models import UNFINISHED, Action, Host, LogReceiver, Operation
+from controlplane.models.host import is_recent
 from controlplane.operations.locks import apart
+
+# Bytes that a reception may take, beside the log that the store has already. One that takes more is
+# of a branch whose copy to the store does not get on, or not as fast as the branch is written to.
+MAX_RECEIVED_BYTES = 4 << 30
+TOO_MUCH = (
+    f"it has received more than {size_text(MAX_RECEIVED_BYTES)} of log that the store does not have"
+)
+NO_ROOM = "the second host's disk is nearly full"
 
 
 def answer(link: Link, request: dict[str, Any], sender: str, host_id: str) -> bool:
@@ -30,22 +41,51 @@ def answer(link: Link, request: dict[str, Any], sender: str, host_id: str) -> bo
 
 
 def look_after_received(host: Host) -> None:
-    """Remove what no restore needs any more. If the disk has no room, receive no more."""
+    """Remove what no restore needs any more; then the receptions that exceed MAX_RECEIVED_BYTES
+    and, while the disk is short, the largest one. Commits then go on without this host."""
     found = receivewal.reception_ids()
-    if not found:
-        return
-    rows = {one.id: one for one in LogReceiver.objects.filter(id__in=found, host=host)}
-    is_short = host_space().is_short
+    of_host = LogReceiver.objects.filter(id__in=found, host=host)
+    rows = {one.id: one for one in of_host.select_related("branch__project__host")}
+    sizes: dict[str, int] = {}
     for receiver_id in found:
         row = rows.get(receiver_id)
         with suppress(LockTimeout), apart(receiver_id):
             if row is None:
                 receivewal.remove(receiver_id)
                 continue
-            if is_short:
-                receivewal.end(receiver_id)
             if row.stored_lsn:
                 receivewal.prune(receiver_id, row.stored_lsn)
+            sizes[receiver_id] = receivewal.size_of(receiver_id)
+    receivewal.removable = _removable([rows[one] for one in sizes])
+    too_large = {one: TOO_MUCH for one, size in sizes.items() if size > MAX_RECEIVED_BYTES}
+    others = receivewal.removable - too_large.keys()
+    if others and host_space().is_short:
+        too_large[max(others, key=sizes.__getitem__)] = NO_ROOM
+    for receiver_id, why in too_large.items():
+        with suppress(LockTimeout), apart(receiver_id):
+            if receiver_id in receivewal.removable:
+                # First, so that no commit is acknowledged as one that this host has.
+                note_lost(receiver_id, why)
+                receivewal.remove(receiver_id)
+            else:
+                receivewal.end(receiver_id)
+
+
+def _removable(rows: Sequence[LogReceiver]) -> frozenset[str]:
+    """The receptions of branches whose own host has all that was received. A restore may need the
+    others: their host is silent or lost, or another one is still to restore them."""
+    restores = Operation.objects.filter(
+        action=Action.RESTORE_FROM_STORE, branch__in=[row.branch_id for row in rows]
+    )
+    needed = set(restores.filter(status__in=UNFINISHED).values_list("branch_id", flat=True))
+    return frozenset(
+        row.id for row in rows if row.branch_id not in needed and _is_alive(row.branch.project.host)
+    )
+
+
+def _is_alive(host: Host) -> bool:
+    is_seen = is_recent(host.worker_seen_at) or is_recent(host.proxy_seen_at)
+    return host.lost_at is None and is_seen
 
 
 def _receive(link: Link, receiver_id: str, sender: str, host_id: str) -> None:

@@ -7,13 +7,18 @@ from pathlib import Path
 from controlplane.compute.host.tree import SEGMENT_SIZE, open_directory
 from controlplane.compute.host.wal import (
     PAGE,
+    LogUnreadable,
     is_segment_of,
+    records_of,
     segment_name,
     segment_start,
     write_sum,
 )
 from controlplane.fleet.receivers.receivewal import PARTIAL, opened, segments_in
 from controlplane.history.local.chain import Chain
+
+# Resource managers have numbers from 0 on.
+NO_MANAGER = -1
 
 
 def add_received(chain: Chain, received: Path) -> bool:
@@ -37,17 +42,33 @@ def add_received(chain: Chain, received: Path) -> bool:
 
 
 def _continues(chain: Chain, source: int, known: dict[str, str]) -> bool:
-    """Whether the bytes before the chain's end are the same in both: branches that were created
-    from one template have segments of the same names."""
+    """Whether the bytes before the chain's end are the same in both, or between two segments the
+    records follow each other: branches that were created from one template have segments of the
+    same names."""
     name = segment_name(chain.timeline, chain.copied)
     if name not in known or not _is_of(chain, source, known[name]):
         return False
     inside = chain.copied % SEGMENT_SIZE
-    first = inside - min(inside, PAGE)
     if inside == 0:
-        return True
+        return _follows(chain, name, _content(source, known[name])[:PAGE])
+    first = inside - min(inside, PAGE)
     ours = (chain.log / name).read_bytes()[first:inside]
     return ours == _content(source, known[name])[first:inside]
+
+
+def _follows(chain: Chain, name: str, page: bytes) -> bool:
+    """Whether the records of the segment, which begins with the page, follow the chain's last."""
+    (chain.log / name).write_bytes(page)
+    try:
+        with open_directory(chain.log) as log:
+            start, end = chain.copied - SEGMENT_SIZE, chain.copied + PAGE
+            for _ in records_of(log, chain.timeline, NO_MANAGER, start=start, end=end):
+                pass
+    except LogUnreadable:
+        return False
+    finally:
+        (chain.log / name).unlink()
+    return True
 
 
 def _is_of(chain: Chain, source: int, name: str) -> bool:

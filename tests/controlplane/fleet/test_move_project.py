@@ -18,6 +18,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from controlplane.compute.data.branch_data import data_dir
+from controlplane.compute.data.state_directory import identity
 from controlplane.compute.host.filesystem import lock_branches
 from controlplane.database.version import perch_version
 from controlplane.fleet import messages
@@ -225,21 +226,28 @@ def test_data_stays_on_a_host_that_was_lost_and_goes_after_a_move(
     project: Project, two: Host
 ) -> None:
     branch = project.branches.get()
-    assert not has_moved_away(branch)
+    assert not has_moved_away(branch, "local")
     (moving,) = move(project.id, to="two")
-    assert not has_moved_away(branch)
+    assert not has_moved_away(branch, "local")
     Operation.objects.filter(id=moving.id).update(status="finished")
-    assert has_moved_away(branch)
-    # The host "two" was lost afterwards.
-    Operation.objects.create(
-        project=project,
-        branch=branch,
-        action="restore_from_store",
-        status="finished",
-        chain=moving.chain,
-        resources=[branch.id],
-    )
-    assert not has_moved_away(branch)
+    assert has_moved_away(branch, "local")
+    # The host "two", which this directory served, was lost afterwards.
+    branch.copied_by = [identity()]
+    common = {
+        "project": project,
+        "status": "finished",
+        "chain": moving.chain,
+        "resources": [branch.id],
+    }
+    lost_two = {"lost_host": "two", "ran_until": None}
+    Operation.objects.create(**common, branch=branch, action="restore_from_store", details=lost_two)
+    assert not has_moved_away(branch, "two")
+    Operation.objects.create(**common, action="move_project", details={"to": "three"})
+    assert not has_moved_away(branch, "two")
+    # Newer data came back and left again.
+    for host in ("two", "three"):
+        Operation.objects.create(**common, action="move_project", details={"to": host})
+    assert has_moved_away(branch, "two")
 
 
 WAITING = "SELECT FROM pg_locks WHERE NOT granted"
