@@ -169,8 +169,7 @@ def _base(branch_id: str, chain: Chain, base: Base, stored: StoredChain) -> Iter
 def _prune_chains(branch: BranchList, before: datetime, on_disk: set[str | None]) -> None:
     for stored in list(branch.chains):
         over = stored.id not in on_disk or stored.ended_at is not None
-        last = stored.at or (stored.bases[-1].base.at if stored.bases else None)
-        if over and (last is None or last < before):
+        if over and (stored.until is None or stored.until < before):
             branch.chains.remove(stored)
             continue
         older = [one for one in stored.usable_bases if one.base.at <= before]

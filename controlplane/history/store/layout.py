@@ -83,6 +83,13 @@ class StoredChain:
             return None
         return self.at or self.usable_bases[-1].base.at
 
+    @property
+    def until(self) -> datetime | None:
+        """The last moment that it may know: an idle branch is as it was until its data is
+        replaced, however long ago its log was copied."""
+        last = self.at or (self.bases[-1].base.at if self.bases else None)
+        return max(last, self.ended_at) if last and self.ended_at else last
+
 
 @dataclass(frozen=True)
 class StoredData:

@@ -165,8 +165,16 @@ def test_what_is_older_than_the_window_is_deleted_except_the_base_that_it_begins
     (kept,) = branch.chains
     assert [one.base.end for one in kept.bases] == [3 << 26, 4 << 26]
     assert kept.start == (3 << 26) - (16 << 20)
-    _prune_chains(branch, clock.now() + timedelta(days=1), set())
-    assert branch.chains == []
+
+
+def test_a_replaced_line_is_kept_for_the_whole_window_though_nothing_was_written_to_it() -> None:
+    """It held what the branch was until the restore, also if the branch had slept for days."""
+    replaced = chain(bases=[base(100, age=timedelta(days=3))])
+    replaced.at, replaced.ended_at = clock.now() - timedelta(days=3), clock.now()
+    branch = BranchList("br-a", chains=[replaced, chain(bases=[base(100)])])
+    for since, kept in ((-timedelta(days=1), 2), (timedelta(seconds=1), 1)):
+        _prune_chains(branch, clock.now() + since, {"000001-a"})
+        assert len(branch.chains) == kept
 
 
 def test_log_that_is_missing_between_two_pieces_is_an_error() -> None:
