@@ -58,14 +58,27 @@ def copy_base(copies: Copies, branch_id: str, window: timedelta) -> bool:
         name = _template(copies, chain, base)
     else:
         name = f"{copies.folder(branch_id)}/{stored.id}/bases/{base.end:016X}-{random_name()}"
-        with _base(branch_id, chain, base, stored) as directory:
-            copies.store.put(name, tree_stream(directory, skip=NOT_IN_A_BASE))
-    with copies.holding(branch_id) as branch:
-        stored = next((one for one in branch.chains if one.id == id_of(chain)), None)
-        if stored is None:
-            return False
-        stored.bases.append(StoredBase(base, name))
-        copies.write(branch)
+    copies.in_flight.add(name)
+    try:
+        if not base.template:
+            with _base(branch_id, chain, base, stored) as directory:
+                copies.store.put(name, tree_stream(directory, skip=NOT_IN_A_BASE))
+        with copies.holding(branch_id) as branch:
+            return _list_base(copies, branch, chain, StoredBase(base, name))
+    finally:
+        copies.in_flight.discard(name)
+
+
+def _list_base(copies: Copies, branch: BranchList, chain: Chain, made: StoredBase) -> bool:
+    """Add the base to the list, which the caller holds. Returns False if the chain is gone, or if
+    another thread has copied this base or a later one meanwhile."""
+    stored = stored_chain(branch, chain)
+    if stored is None or any(one.base.end >= made.base.end for one in stored.bases):
+        if not made.base.template:
+            copies.store.delete([made.name])
+        return False
+    stored.bases.append(made)
+    copies.write(branch)
     return True
 
 
@@ -179,10 +192,11 @@ def _prune_chains(branch: BranchList, before: datetime, on_disk: set[str | None]
 
 
 def _unlisted_objects(copies: Copies, branch: BranchList) -> list[str]:
-    """The branch's objects that its list does not name. The caller holds the list, and no base of
-    the branch is being copied, as one thread does both."""
+    """The branch's objects that its list does not name, without the base that another thread is
+    storing. The caller holds the list."""
     names = list(copies.store.names(copies.folder(branch.branch_id)))
     kept = {*branch.names, *(base.name for one in branch.chains for base in one.bases)}
+    kept |= copies.in_flight
     if branch.data:
         kept.add(branch.data.name)
     for stored in branch.chains:

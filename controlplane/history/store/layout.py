@@ -98,6 +98,11 @@ class StoredData:
     name: str
     at: datetime
 
+    @property
+    def copied_at(self) -> datetime | None:
+        """The moment to which it can be restored."""
+        return self.at
+
 
 @dataclass
 class BranchList:
@@ -117,10 +122,14 @@ class BranchList:
     @property
     def copied_at(self) -> datetime | None:
         """The last moment that can be restored; None if there is none."""
-        known = [one.copied_at for one in self.chains if one.copied_at]
-        if known:
-            return known[-1]
-        return self.data.at if self.data else None
+        return self.newest.copied_at if self.newest else None
+
+    @property
+    def newest(self) -> StoredChain | StoredData | None:
+        """What has the last state that can be restored; None for nothing."""
+        last = next((one for one in reversed(self.chains) if one.copied_at), None)
+        at = last.copied_at if last else None
+        return self.data if self.data and (at is None or at < self.data.at) else last
 
     def as_json(self) -> bytes:
         return _LIST.dump_json(self, exclude={"names"})
