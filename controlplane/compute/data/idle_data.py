@@ -1,6 +1,7 @@
 """Reads the data of a branch on which no process works, without keeping any operation from it: for
 backups, and for the copies in the history's store."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,12 @@ def idle_data(branch_id: str) -> Iterator[int]:
         is_same = data.exists() and os.path.samestat(data.stat(), os.fstat(directory))
         if not is_same or _control_file(directory) != before:
             raise DataInUse(f"the data of the branch {branch_id} was changed")
+
+
+def state_of(data: int) -> str:
+    """Identifies the state of the data in the open directory. Every Postgres that works on it makes
+    it another one. Raises OSError."""
+    return hashlib.sha256(_control_file(data)).hexdigest()
 
 
 def _control_file(data: int) -> bytes:

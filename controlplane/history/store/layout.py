@@ -97,6 +97,8 @@ class StoredData:
 
     name: str
     at: datetime
+    # Identifies it (`idle_data.state_of`); an earlier release did not write this.
+    state: str = ""
 
     @property
     def copied_at(self) -> datetime | None:
