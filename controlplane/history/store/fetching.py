@@ -80,14 +80,16 @@ def create_branch(
 def _fetch(store: Store, folder: str, branch: BranchList, place: Path) -> Fetched:
     newest, shortfall = branch.newest, ""
     if branch.chains and branch.chains[-1].copied_at is None:
-        shortfall = "its newest data had not been copied completely; this is what it had before"
+        shortfall = "its newest data had not been copied completely"
     if isinstance(newest, StoredData):
         write_tree(_progressing(store.get(newest.name)), place / "data")
         return Fetched(newest.at, data=place / "data", shortfall=shortfall)
     if newest is None:
         raise NothingStored("no base copy of it is complete in the store")
     if newest.ended_at is not None:
-        shortfall = shortfall or "its history had ended, and what followed had not been copied"
+        shortfall = (
+            shortfall or "its history had ended there, and what followed had not been copied"
+        )
     return replace(_fetch_newest(store, folder, newest, place), shortfall=shortfall)
 
 

@@ -6,6 +6,8 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+from django.db.models import F
+
 from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.compute.host.steps import step
 from controlplane.compute.host.tree import SEGMENT
@@ -74,7 +76,9 @@ def add_received_log(
         if has_added:
             stop = fetched.moment.chain.copied
             fetched = replace(fetched, moment=replace(fetched.moment, stop=stop))
-            is_complete |= row.lost_at is None
+            # Attached before a restore or reset, it has the log of the data that was replaced.
+            is_former = rows.filter(id=row.id, attached_at__lt=F("branch__last_reset_at")).exists()
+            is_complete |= row.lost_at is None and not is_former
     return fetched, is_complete
 
 
