@@ -12,12 +12,7 @@ from controlplane import clock
 from controlplane.backup.taking import branches_with_data, ready_branches
 from controlplane.compute.data.branch_data import branch_dir, data_dir
 from controlplane.history.local.chain import open_chain
-from controlplane.history.store.base_copies import (
-    copy_base,
-    copy_data,
-    delete_gone,
-    prune,
-)
+from controlplane.history.store.base_copies import copy_base, copy_data, delete_gone, prune
 from controlplane.history.store.copier import Copier, publish
 from controlplane.history.store_status import state
 from controlplane.models import Branch, HistoryChain, Project
@@ -70,6 +65,8 @@ def _copy_without_history(copier: Copier) -> None:
         ~Exists(HistoryChain.objects.filter(branch=OuterRef("id"), ended_at=None)),
         project__history_retention_seconds__gt=0,
     )
+    ids = set(ready.values_list("id", flat=True))
+    copier.data_copied &= ids
     for branch in ready.exclude(id__in=copier.data_copied):
         if copier.attempt(f"data of {branch.id}", partial(_copy_data, copier, branch)):
             copier.data_behind.discard(branch.id)
@@ -77,8 +74,7 @@ def _copy_without_history(copier: Copier) -> None:
         else:
             copier.data_behind.add(branch.id)
             state.behind.setdefault(branch.id, clock.now())
-    behind = ready.filter(id__in=copier.data_behind).values_list("id", flat=True)
-    for branch_id in copier.data_behind - set(behind):
+    for branch_id in copier.data_behind - ids:
         copier.data_behind.discard(branch_id)
         state.behind.pop(branch_id, None)
 

@@ -87,9 +87,7 @@ def _fetch(store: Store, folder: str, branch: BranchList, place: Path) -> Fetche
     if newest is None:
         raise NothingStored("no base copy of it is complete in the store")
     if newest.ended_at is not None:
-        shortfall = (
-            shortfall or "its history had ended there, and what followed had not been copied"
-        )
+        shortfall = shortfall or "its history had ended, and what followed was not copied"
     return replace(_fetch_newest(store, folder, newest, place), shortfall=shortfall)
 
 

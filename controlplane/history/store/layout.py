@@ -100,11 +100,6 @@ class StoredData:
     # Identifies it (`idle_data.state_of`); an earlier release did not write this.
     state: str = ""
 
-    @property
-    def copied_at(self) -> datetime | None:
-        """The moment to which it can be restored."""
-        return self.at
-
 
 @dataclass
 class BranchList:
@@ -124,7 +119,10 @@ class BranchList:
     @property
     def copied_at(self) -> datetime | None:
         """The last moment that can be restored; None if there is none."""
-        return self.newest.copied_at if self.newest else None
+        newest = self.newest
+        if isinstance(newest, StoredData):
+            return newest.at
+        return newest.copied_at if newest else None
 
     @property
     def newest(self) -> StoredChain | StoredData | None:

@@ -58,12 +58,10 @@ def _restore(store: Store, branch: Branch) -> FromStore:
             host = host_folder(branch.project.region_id, state_id)
             try:
                 found = _restore_copy(store, host, branch.id)
-                if state_id != branch.copied_by[0]:
-                    words = (
-                        "the host that was lost had not copied it, only one that it lived on before"
-                    )
-                    found = replace(found, chain=None, shortfall=words)
-                return found
+                if state_id == branch.copied_by[0]:
+                    return found
+                words = "the host that was lost last had not copied it"
+                return replace(found, chain=None, shortfall=words)
             except NothingStored as error:
                 # The host before had it, if this one was lost before it had copied the branch.
                 reason = str(error)

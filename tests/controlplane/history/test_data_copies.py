@@ -64,6 +64,10 @@ def test_a_branch_without_room_for_a_history_is_copied_after_each_suspend(
     again = Copier(Copies(store, region="local", host="host"), copier.host)
     base_round._copy_without_history(again)
     assert list(store.names(folder)) == [second], "the next worker need not copy it"
+    base_copies.prune(again.copies, branch.id, timedelta(days=1))
+    assert list(store.names(folder)) == [second]
+    base_copies.prune(again.copies, branch.id, timedelta(0))
+    assert not store.names(folder), "the project keeps no history any more"
 
 
 @pytest.mark.django_db

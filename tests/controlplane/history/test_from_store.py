@@ -67,7 +67,7 @@ def test_what_was_fetched_falls_short_if_its_chain_had_ended(
     ended.ended_at = NOON
     said = partial(shortfall, store=store)
     assert said(goes_on) == said(ended, goes_on) == ""
-    assert said(ended).startswith("its history had ended there")
+    assert said(ended).startswith("its history had ended")
     assert said(ended, begun) == "its newest data had not been copied completely"
     newer = StoredData("name", datetime.now(UTC) + HOUR)
     assert said(ended, data=newer) == ""
