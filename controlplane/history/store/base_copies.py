@@ -87,7 +87,8 @@ def _list_base(copies: Copies, branch: BranchList, chain: Chain, made: StoredBas
 
 def has_data(stored: BranchList, branch: Branch) -> bool:
     """Whether the store has a copy of the branch's data as it is now. Raises OSError."""
-    if stored.data is None:
+    reset_at = branch.last_reset_at
+    if stored.data is None or (reset_at is not None and reset_at >= stored.data.at):
         return False
     if branch.hidden and not stored.data.state:
         return True  # copied by an earlier release; nothing writes to snapshots

@@ -97,7 +97,7 @@ class StoredData:
 
     name: str
     at: datetime
-    # Identifies it (`idle_data.state_of`); an earlier release did not write this.
+    # See `idle_data.state_of`; an earlier release did not write this.
     state: str = ""
 
 

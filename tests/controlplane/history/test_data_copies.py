@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from controlplane import clock
 from controlplane.compute.data.branch_data import data_dir
 from controlplane.history.store import base_copies, base_round, behind, log_round
 from controlplane.history.store.copier import Copier
@@ -61,11 +62,14 @@ def test_a_branch_without_room_for_a_history_is_copied_after_each_suspend(
     assert used.as_json()["behind_branches"] == 1
     second = copied()
     assert (second != first, used.behind, copier.data_behind) == (True, {}, set())
+    Branch.objects.update(last_reset_at=clock.now())
+    third = copied()
+    assert third != second, "other data may be in the same state"
     again = Copier(Copies(store, region="local", host="host"), copier.host)
     base_round._copy_without_history(again)
-    assert list(store.names(folder)) == [second], "the next worker need not copy it"
+    assert list(store.names(folder)) == [third], "the next worker need not copy it"
     base_copies.prune(again.copies, branch.id, timedelta(days=1))
-    assert list(store.names(folder)) == [second]
+    assert list(store.names(folder)) == [third]
     base_copies.prune(again.copies, branch.id, timedelta(0))
     assert not store.names(folder), "the project keeps no history any more"
 
