@@ -253,10 +253,8 @@ def _what_ran(branch: Branch, lost: Host, died_at: datetime) -> RestoreFromStore
         for one in endpoints
     ]
     ran_until = max(filter(None, stops), default=None)
-    newest = HistoryChain.objects.filter(branch=branch).order_by("-number").first()
     # What a branch whose chain has ended wrote since is in no log.
-    if newest is not None and newest.ended_at is not None:
-        newest = None
+    newest = HistoryChain.objects.filter(branch=branch, ended_at=None).order_by("-number").first()
     is_complete = newest and ran_until and newest.updated_at > ran_until
     return RestoreFromStoreDetails(
         lost_host=lost.id,
