@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from controlplane.history.from_store import FromStore, _lost
-from controlplane.history.store import fetching
+from controlplane.history.store import fetching, lost_branches
+from controlplane.history.store.fetching import NothingStored
 from controlplane.history.store.layout import BranchList, StoredChain, StoredData
 from controlplane.history.store.objects import Store
+from controlplane.models import Branch, Project
 from controlplane.operations.details import RestoreFromStoreDetails
 from tests.controlplane.history.test_history_copies import base, chain, store
 
@@ -51,6 +53,22 @@ def test_data_of_before_a_restore_says_so(ran_until: str | None) -> None:
         "data of before"
     )
     assert lost(FromStore(NOON, log_end=400, chain=2), **known) == (0, "")
+
+
+def test_the_chain_in_the_copy_of_an_earlier_host_is_another_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def restored(store: Store, host: str, branch_id: str) -> FromStore:
+        if host.endswith("/newer"):
+            raise NothingStored("nothing")
+        return FromStore(NOON, log_end=500, chain=2)
+
+    monkeypatch.setattr(lost_branches, "_restore_copy", restored)
+    branch = Branch(project=Project(region_id="local"), copied_by=["older"])
+    assert lost(lost_branches._restore(store, branch)) == (0, "")
+    branch.copied_by = ["newer", "older"]
+    why = "the host that was lost last had not copied it"
+    assert lost(lost_branches._restore(store, branch)) == (1, why)
 
 
 def shortfall(*chains: StoredChain, store: Store, data: StoredData | None = None) -> str:

@@ -1,6 +1,7 @@
 """When the log that a second host has received is needed no more."""
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,10 @@ from controlplane.compute.data.branch_data import data_dir
 from controlplane.fleet.receivers import log_receivers
 from controlplane.fleet.receivers.log_receivers import StoredLog, forget_receivers
 from controlplane.history.local.chain import LOG_LOST, Chain
+from controlplane.history.local.moments import Moment
+from controlplane.history.store import received_logs
 from controlplane.history.store.base_copies import copy_base, copy_data
+from controlplane.history.store.fetching import Fetched
 from controlplane.history.store.known_lists import Copies
 from controlplane.history.store.log_copies import copy_log
 from controlplane.history.store.received_logs import _copy
@@ -54,3 +58,25 @@ def test_what_a_restore_still_needs_is_not_forgotten(
     Operation.objects.update(status="finished")
     forget_receivers(host)
     assert not LogReceiver.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("reset_after", "is_complete"), [(None, True), (-1, True), (1, False)])
+def test_the_log_of_replaced_data_completes_no_other_data(
+    account: Account,
+    host: Host,
+    chain: Chain,
+    monkeypatch: pytest.MonkeyPatch,
+    reset_after: int | None,
+    is_complete: bool,
+) -> None:
+    branch = make_project(account, host).branches.get()
+    now = clock.now()
+    LogReceiver.objects.create(branch=branch, host=host, attached_at=now)
+    if reset_after is not None:
+        branch.last_reset_at = now + timedelta(seconds=reset_after)
+    monkeypatch.setattr(received_logs, "_log", lambda row, host, place: place)
+    monkeypatch.setattr(received_logs, "add_received", lambda chain, log: True)
+    fetched = Fetched(now, moment=Moment(chain, chain.bases()[0], chain.copied, None, None))
+    _, found = received_logs.add_received_log(branch, host, fetched, Path("received"))
+    assert found is is_complete
