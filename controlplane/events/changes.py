@@ -197,9 +197,13 @@ def history_lost(
     until: str,
     last_commit_at: str | None,
     lost_seconds: float,
+    shortfall: str,
 ) -> Event:
-    """`until` and `last_commit_at` are times in ISO 8601."""
-    what = f"commits of {lost_seconds:.1f} s may be lost" if lost_seconds else "nothing was lost"
+    """`until` and `last_commit_at` are times in ISO 8601; `shortfall` says why commits may be lost,
+    if that is known."""
+    what = "nothing was lost"
+    if lost_seconds:
+        what = f"commits of {lost_seconds:.1f} s may be lost" + (shortfall and f", as {shortfall}")
     summary = (
         f'The branch "{branch.name}" was restored from the store, as its host was lost, with all '
         f"commits until {until}: {what}"

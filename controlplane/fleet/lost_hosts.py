@@ -194,7 +194,8 @@ def _give(project_id: str, lost: Host, place: Host) -> bool:
             return False
         died_at = max(filter(None, (lost.worker_seen_at, lost.proxy_seen_at)), default=clock.now())
         branches = list(_branches_with_data(project))
-        ran = {branch.id: _what_ran(branch, lost, died_at) for branch in branches}
+        pending = {branch.id: _pending_restore(branch) for branch in branches}
+        ran = {one.id: pending[one.id] or _what_ran(one, lost, died_at) for one in branches}
         _end_operations(project)
         active = {"deleted_at": None, "current_state": EndpointState.ACTIVE}
         for endpoint in Endpoint.objects.filter(project=project, **active):
@@ -205,8 +206,9 @@ def _give(project_id: str, lost: Host, place: Host) -> bool:
         set_host(project, place)
         operations = []
         for branch in branches:
-            if lost.lost_state_id not in branch.copied_by:
-                branch.copied_by = [lost.lost_state_id, *branch.copied_by]
+            if pending[branch.id] is None:
+                others = [one for one in branch.copied_by if one != lost.lost_state_id]
+                branch.copied_by = [lost.lost_state_id, *others]
             branch.catalog_mark = CATALOG_UNREAD
             branch.save(update_fields=["copied_by", "catalog_mark"])
             step = Step(Action.RESTORE_FROM_STORE, branch=branch, details=ran[branch.id])
@@ -234,26 +236,32 @@ def _branches_with_data(project: Project) -> "QuerySet[Branch]":
     return used.order_by(F("used_at").desc(nulls_last=True), "-default", "created_at", "id")
 
 
-def _what_ran(branch: Branch, lost: Host, died_at: datetime) -> RestoreFromStoreDetails:
-    """Note until when commits may have been made on the branch."""
+def _pending_restore(branch: Branch) -> RestoreFromStoreDetails | None:
+    """The details of the restore that the branch waits for on the host: it has not run there, and
+    what the host may have copied of it is no newer. None if it waits for none."""
     pending = Operation.objects.filter(
         branch=branch, action=Action.RESTORE_FROM_STORE, status__in=UNFINISHED
     ).first()
-    if pending is not None:
-        # It was to be restored on this host, and has not run here.
-        return RestoreFromStoreDetails.from_json(pending.details)
+    return RestoreFromStoreDetails.from_json(pending.details) if pending else None
+
+
+def _what_ran(branch: Branch, lost: Host, died_at: datetime) -> RestoreFromStoreDetails:
+    """Note until when commits may have been made on the branch."""
     endpoints = Endpoint.objects.filter(branch=branch)
     stops = [
         died_at + SIGN_INTERVAL if one.current_state == EndpointState.ACTIVE else one.suspended_at
         for one in endpoints
     ]
     ran_until = max(filter(None, stops), default=None)
-    newest = HistoryChain.objects.filter(branch=branch).order_by("-number").first()
+    # What a branch whose chain has ended wrote since is in no log.
+    newest = HistoryChain.objects.filter(branch=branch, ended_at=None).order_by("-number").first()
     is_complete = newest and ran_until and newest.updated_at > ran_until
     return RestoreFromStoreDetails(
         lost_host=lost.id,
         ran_until=ran_until.isoformat() if ran_until else None,
+        chain=newest.number if newest else None,
         log_end=newest.last_lsn if newest and is_complete else None,
+        reset_at=branch.last_reset_at.isoformat() if branch.last_reset_at else None,
     )
 
 

@@ -39,6 +39,10 @@ class FromStore:
     until: datetime
     # Where its log ends; None if it was restored from a copy of its data.
     log_end: int | None = None
+    # The number of its chain, if that was still open when it was copied last; otherwise None.
+    chain: int | None = None
+    # Why newer data may be missing, if that is known.
+    shortfall: str = ""
     last_commit_at: datetime | None = None
     # Whether nothing is missing: commits waited for a second host, whose log was added.
     is_complete: bool = False
@@ -72,11 +76,13 @@ def restore_from_store(attempt: Attempt) -> None:
     until = found.until
     if found.is_complete and details.ran_until is not None:
         until = max(until, datetime.fromisoformat(details.ran_until))
+    lost, shortfall = _lost(details, found)
     operation.details = replace(
         details,
         restored_until=until.isoformat(),
         last_commit_at=found.last_commit_at.isoformat() if found.last_commit_at else None,
-        lost_seconds=_lost(details, found).total_seconds(),
+        lost_seconds=lost.total_seconds(),
+        shortfall=shortfall,
     ).as_json()
     operation.save(update_fields=["details"])
 
@@ -96,6 +102,7 @@ def note_restored(operation: Operation, details: Details, now: datetime) -> None
                 until=details.restored_until,
                 last_commit_at=details.last_commit_at,
                 lost_seconds=details.lost_seconds,
+                shortfall=details.shortfall,
             )
         )
 
@@ -117,15 +124,21 @@ def _restored(branch: Branch) -> FromStore:
         raise StartRefused(failure_message(error)) from error
 
 
-def _lost(details: RestoreFromStoreDetails, found: FromStore) -> timedelta:
-    """Of which time commits may be lost: from what was restored until the compute ended."""
-    if details.ran_until is None:
-        return timedelta(0)
-    if found.is_complete:
-        return timedelta(0)
-    if details.log_end is not None and (found.log_end or 0) >= details.log_end:
-        return timedelta(0)
-    return max(timedelta(0), datetime.fromisoformat(details.ran_until) - found.until)
+def _lost(details: RestoreFromStoreDetails, found: FromStore) -> tuple[timedelta, str]:
+    """Of which time commits may be lost, and why: from what was restored until the compute ended
+    or, if what was restored is not the chain that was open, until the branch got other data."""
+    nothing = timedelta(0), ""
+    is_open_chain = found.chain is not None and found.chain == details.chain
+    has_all = details.log_end is not None and (found.log_end or 0) >= details.log_end
+    # Positions of different chains say nothing: each may be of other data.
+    if found.is_complete or (is_open_chain and has_all):
+        return nothing
+    changes = [details.ran_until, None if is_open_chain else details.reset_at]
+    ran_until, reset_at = (datetime.fromisoformat(at) if at else found.until for at in changes)
+    if reset_at > found.until:
+        why = f"the store lacks the data that a restore or reset gave it at {details.reset_at}"
+        return max(ran_until, reset_at) - found.until, f"{why}, so it has the data of before"
+    return (ran_until - found.until, found.shortfall) if ran_until > found.until else nothing
 
 
 def _write_note(operation: Operation, found: FromStore) -> None:

@@ -234,7 +234,7 @@ def publish(branch_id: str, chains: list[Chain]) -> None:
 def _outdated_at(one: Chain, all_bases: Sequence[Base]) -> datetime | None:
     if len(all_bases) > 1:
         return all_bases[1].at
-    return one.copied_at if one.ended_at else None
+    return one.until if one.ended_at else None
 
 
 def _running(host: Host) -> QuerySet[Endpoint]:

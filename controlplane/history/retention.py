@@ -42,7 +42,7 @@ WORDS = {
 def prune(chains: list[Chain], before: datetime) -> None:
     """Remove what no moment from `before` on needs, chains of `chains` too."""
     for one in list(chains):
-        if one.ended_at is not None and one.copied_at < before:
+        if one.ended_at is not None and one.until < before:
             remove_tree(one.place)
             chains.remove(one)
         else:

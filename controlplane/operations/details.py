@@ -110,13 +110,19 @@ class RestoreFromStoreDetails(Details):
     lost_host: str = ""
     # Until when a compute may have run on the branch there, in ISO 8601; None if none has.
     ran_until: str | None = None
-    # Where the branch's log ended there, if nothing was written after that was known.
+    # The number of the chain of its history that was open there, and where the log of that chain
+    # ended, if nothing was written after that was known.
+    chain: int | None = None
     log_end: int | None = None
+    # When it last got other data, by a restore or a reset.
+    reset_at: str | None = None
     # What was restored: all commits until `restored_until` are there; those of `lost_seconds` after
     # it may not be. `last_commit_at` is when the last commit of the stored log was made, if any.
     restored_until: str | None = None
     last_commit_at: str | None = None
     lost_seconds: float = 0.0
+    # Why, if that is known.
+    shortfall: str = ""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
-from django.db.models import Max
+from django.db.models import Exists, Max, OuterRef
 
 from controlplane.compute import compute
 from controlplane.compute.data.branch_data import takes_long_to_copy
@@ -54,6 +54,8 @@ from controlplane.history.local.chain import holding_history, open_chain
 from controlplane.history.local.pulling import pull_running
 from controlplane.history.retention import allowed_bytes
 from controlplane.models import (
+    UNFINISHED,
+    Action,
     Branch,
     Durability,
     Endpoint,
@@ -61,6 +63,7 @@ from controlplane.models import (
     HistoryChain,
     Host,
     LogReceiver,
+    Operation,
 )
 from controlplane.operations.actions.words import failure_message
 from controlplane.operations.locks import apart
@@ -167,8 +170,12 @@ def hold_durability(host: Host) -> None:
 
 def forget_receivers(host: Host) -> None:
     """Remove the rows of receivers of this host's branches that no restore needs any more."""
-    rows = LogReceiver.objects.filter(branch__host=host).select_related("branch__project")
-    for row in rows:
+    # A branch that is still to be restored from what they have may have older data here.
+    restores = Operation.objects.filter(
+        branch=OuterRef("branch"), action=Action.RESTORE_FROM_STORE, status__in=UNFINISHED
+    )
+    rows = LogReceiver.objects.filter(~Exists(restores), branch__host=host)
+    for row in rows.select_related("branch__project"):
         branch = row.branch
         is_gone = branch.deleted_at is not None or branch.project.deleted_at is not None
         # It may be started meanwhile, which then needs another receiver anyway.

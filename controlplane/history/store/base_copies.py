@@ -1,5 +1,5 @@
-"""Copies bases to the store, and the data of branches that have no history yet; deletes there what
-is older than the project's window.
+"""Copies bases to the store, and the data of branches whose history does not go on; deletes there
+what is older than the project's window.
 
 A base is copied when as much log lies behind the last one as the base is large, so that bases
 together take no more than the log, or when the last one is older than the window, so that older log
@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 from controlplane import clock
 from controlplane.compute.compute import running_endpoint
 from controlplane.compute.data.base_backup import PROCESS_FILES
-from controlplane.compute.data.idle_data import idle_data
+from controlplane.compute.data.branch_data import data_dir
+from controlplane.compute.data.idle_data import idle_data, state_of
 from controlplane.compute.host.tree import open_directory
 from controlplane.compute.host.wal import segment_start
 from controlplane.history.local.bases import NOT_IN_A_BASE
@@ -39,6 +40,8 @@ from controlplane.models import Branch
 # Bytes of log after which a further base is copied at the earliest: so much is quickly replayed.
 MIN_LOG_BYTES_PER_BASE = 128 << 20
 LOCK_TIMEOUT = 5.0
+# The least time between two copies of the whole data of a branch: it may be suspended often.
+MIN_DATA_INTERVAL = timedelta(minutes=5)
 
 
 def copy_base(copies: Copies, branch_id: str, window: timedelta) -> bool:
@@ -58,37 +61,65 @@ def copy_base(copies: Copies, branch_id: str, window: timedelta) -> bool:
         name = _template(copies, chain, base)
     else:
         name = f"{copies.folder(branch_id)}/{stored.id}/bases/{base.end:016X}-{random_name()}"
-        with _base(branch_id, chain, base, stored) as directory:
-            copies.store.put(name, tree_stream(directory, skip=NOT_IN_A_BASE))
-    with copies.holding(branch_id) as branch:
-        stored = next((one for one in branch.chains if one.id == id_of(chain)), None)
-        if stored is None:
-            return False
-        stored.bases.append(StoredBase(base, name))
-        copies.write(branch)
+    copies.in_flight.add(name)
+    try:
+        if not base.template:
+            with _base(branch_id, chain, base, stored) as directory:
+                copies.store.put(name, tree_stream(directory, skip=NOT_IN_A_BASE))
+        with copies.holding(branch_id) as branch:
+            return _list_base(copies, branch, chain, StoredBase(base, name))
+    finally:
+        copies.in_flight.discard(name)
+
+
+def _list_base(copies: Copies, branch: BranchList, chain: Chain, made: StoredBase) -> bool:
+    """Add the base to the list, which the caller holds. Returns False if the chain is gone, or if
+    another thread has copied this base or a later one meanwhile."""
+    stored = stored_chain(branch, chain)
+    if stored is None or any(one.base.end >= made.base.end for one in stored.bases):
+        if not made.base.template:
+            copies.store.delete([made.name])
+        return False
+    stored.bases.append(made)
+    copies.write(branch)
     return True
 
 
+def has_data(stored: BranchList, branch: Branch) -> bool:
+    """Whether the store has a copy of the branch's data as it is now. Raises OSError."""
+    reset_at = branch.last_reset_at
+    if stored.data is None or (reset_at is not None and reset_at >= stored.data.at):
+        return False
+    if branch.hidden and not stored.data.state:
+        return True  # copied by an earlier release; nothing writes to snapshots
+    with open_directory(data_dir(branch.id)) as directory:
+        return stored.data.state == state_of(directory)
+
+
 def copy_data(copies: Copies, branch: Branch) -> bool:
-    """Copy the data of a branch that has no history and whose compute does not run, unless the
-    store has it. Returns False if its compute runs: then its history will soon begin.
+    """Copy the data of a branch whose history does not go on and whose compute does not run, unless
+    the store has it. Returns False if the store does not get it now, because the compute runs or
+    because other data of the branch was copied a moment ago.
 
     Raises DataInUse if it did not stay idle, StoreFails, Damaged, WrongKey, LockTimeout, OSError.
     """
     with copies.holding(branch.id) as stored:
         known = stored.data
-    if known and (branch.last_reset_at is None or branch.last_reset_at < known.at):
-        return True
+        if has_data(stored, branch):
+            return True
     at = clock.now()
     name = f"{copies.folder(branch.id)}/data/{at:%Y%m%dT%H%M%S}-{random_name()}"
-    if running_endpoint(branch.id) is not None:
+    if running_endpoint(branch.id) is not None or (known and at - known.at < MIN_DATA_INTERVAL):
         return False
     with idle_data(branch.id) as directory:
+        state = state_of(directory)
         copies.store.put(name, tree_stream(directory, skip=PROCESS_FILES))
     with copies.holding(branch.id) as stored:
         stored.project_id, stored.gone_at = branch.project_id, None
-        stored.data = StoredData(name, at)
+        stored.data = StoredData(name, at, state)
         copies.write(stored)
+    if known:
+        copies.store.delete([known.name])
     return True
 
 
@@ -100,8 +131,13 @@ def prune(copies: Copies, branch_id: str, window: timedelta) -> None:
     before = clock.now() - window
     with copies.holding(branch_id) as branch:
         unchanged = branch.as_json()
-        _prune_chains(branch, before, {id_of(chain) for chain in chains_of(branch_id)})
-        if branch.data and any(one.usable_bases for one in branch.chains):
+        on_disk = {id_of(chain) for chain in chains_of(branch_id)}
+        _prune_chains(branch, before, on_disk)
+        if not window:
+            # The project keeps no history, and nothing off the host.
+            branch.chains = [one for one in branch.chains if one.id in on_disk]
+            branch.data = None
+        if branch.newest is not branch.data:
             branch.data = None
         if branch.as_json() != unchanged:
             copies.write(branch)
@@ -167,10 +203,12 @@ def _base(branch_id: str, chain: Chain, base: Base, stored: StoredChain) -> Iter
 
 
 def _prune_chains(branch: BranchList, before: datetime, on_disk: set[str | None]) -> None:
+    newest = branch.newest
     for stored in list(branch.chains):
         over = stored.id not in on_disk or stored.ended_at is not None
-        last = stored.at or (stored.bases[-1].base.at if stored.bases else None)
-        if over and (last is None or last < before):
+        # What has the newest state stays until newer data is there.
+        over = over and stored is not newest
+        if over and (stored.until is None or stored.until < before):
             branch.chains.remove(stored)
             continue
         older = [one for one in stored.usable_bases if one.base.at <= before]
@@ -180,10 +218,11 @@ def _prune_chains(branch: BranchList, before: datetime, on_disk: set[str | None]
 
 
 def _unlisted_objects(copies: Copies, branch: BranchList) -> list[str]:
-    """The branch's objects that its list does not name. The caller holds the list, and no base of
-    the branch is being copied, as one thread does both."""
+    """The branch's objects that its list does not name, without the base that another thread is
+    storing. The caller holds the list."""
     names = list(copies.store.names(copies.folder(branch.branch_id)))
     kept = {*branch.names, *(base.name for one in branch.chains for base in one.bases)}
+    kept |= copies.in_flight
     if branch.data:
         kept.add(branch.data.name)
     for stored in branch.chains:

@@ -11,7 +11,7 @@ from django.db.models import Exists, OuterRef
 from controlplane import clock
 from controlplane.backup.taking import branches_with_data, ready_branches
 from controlplane.compute.data.branch_data import branch_dir, data_dir
-from controlplane.history.local.chain import chains_of
+from controlplane.history.local.chain import open_chain
 from controlplane.history.store.base_copies import copy_base, copy_data, delete_gone, prune
 from controlplane.history.store.copier import Copier, publish
 from controlplane.history.store_status import state
@@ -21,10 +21,6 @@ from controlplane.models import Branch, HistoryChain, Project
 LOOK_INTERVAL, SWEEP_INTERVAL = 20.0, 3600.0
 
 _looked = _swept = float("-inf")
-# Branches without history whose data is in the store.
-_data_copied: set[str] = set()
-# Those whose data could not be copied.
-_data_behind: set[str] = set()
 
 
 def copy_bases_to_store(copier: Copier) -> None:
@@ -62,30 +58,35 @@ def _look(copier: Copier, branch_id: str, window: timedelta) -> bool:
 
 
 def _copy_without_history(copier: Copier) -> None:
-    """Copy the data of branches that have no history yet, such as snapshots, and branches that were
-    never started. Without this they would be lost with the host."""
-    global _data_behind
-    behind = set()
+    """Copy the data of branches whose history does not go on: snapshots, branches that were never
+    started, and those without room for a history. Without this they, or what was written since,
+    would be lost with the host."""
     ready = branches_with_data().filter(
-        ~Exists(HistoryChain.objects.filter(branch=OuterRef("id"))),
+        ~Exists(HistoryChain.objects.filter(branch=OuterRef("id"), ended_at=None)),
         project__history_retention_seconds__gt=0,
     )
-    for branch in ready.exclude(id__in=_data_copied):
-        done = copier.attempt(f"data of {branch.id}", partial(_copy_data, copier, branch))
-        if done:
-            _data_copied.add(branch.id)
-        elif done is None:
-            behind.add(branch.id)
+    ids = set(ready.values_list("id", flat=True))
+    copier.data_copied &= ids
+    for branch in ready.exclude(id__in=copier.data_copied):
+        if copier.attempt(f"data of {branch.id}", partial(_copy_data, copier, branch)):
+            copier.data_behind.discard(branch.id)
+            state.behind.pop(branch.id, None)
+        else:
+            copier.data_behind.add(branch.id)
             state.behind.setdefault(branch.id, clock.now())
-    for branch_id in _data_behind - behind:
+    for branch_id in copier.data_behind - ids:
+        copier.data_behind.discard(branch_id)
         state.behind.pop(branch_id, None)
-    _data_behind = behind
 
 
 def _copy_data(copier: Copier, branch: Branch) -> bool:
-    if chains_of(branch.id) or not data_dir(branch.id).exists():
-        return False
-    return copy_data(copier.copies, branch)
+    """See `copy_data`."""
+    if open_chain(branch.id) or not data_dir(branch.id).exists():
+        return True  # the rows do not say so yet
+    is_copied = copy_data(copier.copies, branch)
+    if is_copied and branch.hidden:
+        copier.data_copied.add(branch.id)
+    return is_copied
 
 
 def _count_left_out(copier: Copier) -> None:

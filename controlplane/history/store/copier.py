@@ -45,6 +45,10 @@ class Copier:
     # Branches whose log, and whose bases, are to be looked at.
     logs_due: set[str] = field(default_factory=set)
     bases_due: set[str] = field(default_factory=set)
+    # Of the branches whose history does not go on, those whose newest data the store does not have;
+    # and the hidden ones whose data it has, to which nothing writes.
+    data_behind: set[str] = field(default_factory=set)
+    data_copied: set[str] = field(default_factory=set)
     _pauses: defaultdict[str, Pause] = field(default_factory=lambda: defaultdict(Pause))
 
     def attempt(self, what: str, do: Callable[[], Done]) -> Done | None:

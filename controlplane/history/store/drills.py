@@ -104,9 +104,10 @@ def verify(
 
 
 def _result_text(result: Verified) -> str:
-    if result.error:
+    if result.error and not result.at:
         return f"{result.branch_id}  cannot be restored: {result.error}"
-    return f"{result.branch_id}  can be restored until {result.at:%Y-%m-%d %H:%M:%S.%f} UTC"
+    until = f"{result.at:%Y-%m-%d %H:%M:%S.%f} UTC"
+    return f"{result.branch_id}  can be restored until {until}{result.error and '; '}{result.error}"
 
 
 def _verify(store: Store, folder: str, branch_id: str) -> Verified:
@@ -117,7 +118,8 @@ def _verify(store: Store, folder: str, branch_id: str) -> Verified:
         with serving_copy(DRILL) as sockets:
             check_structures(sockets)
         _check_checksums()
-        return Verified(branch_id, at=fetched.at)
+        # It can be restored, and the next damage may be one too many.
+        return Verified(branch_id, at=fetched.at, error=fetched.damage)
     except FAILURES as error:
         return Verified(branch_id, error=str(error))
     finally:

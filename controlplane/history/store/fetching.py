@@ -22,11 +22,12 @@ from controlplane.history.store.layout import (
     Piece,
     StoredBase,
     StoredChain,
+    StoredData,
     pieces_in,
     read_list,
 )
 from controlplane.history.store.objects import Store
-from controlplane.history.store.packing import Damaged
+from controlplane.history.store.packing import Damaged, WrongKey
 from controlplane.history.store.trees import write_tree
 
 # Pieces are small: most of the time is spent waiting for answers.
@@ -41,8 +42,10 @@ class Fetched:
     at: datetime
     moment: Moment | None = None
     data: Path | None = None
-    # Why newer data of the branch is not in it; "" if there is none.
+    # Why newer data of the branch may be missing in it; "" if nothing is known to be newer.
     shortfall: str = ""
+    # Why it is not from the newest base copy; "" if it is.
+    damage: str = ""
 
 
 class NothingStored(Exception):
@@ -75,18 +78,34 @@ def create_branch(
 
 
 def _fetch(store: Store, folder: str, branch: BranchList, place: Path) -> Fetched:
-    shortfall = ""
-    for stored in reversed(branch.chains):
-        if stored.usable_bases:
-            at = stored.copied_at
-            assert at is not None
-            moment = _fetch_chain(store, folder, stored, stored.usable_bases[-1], place)
-            return Fetched(at, moment=moment, shortfall=shortfall)
-        shortfall = "its newest data had not been copied completely; this is what it had before"
-    if branch.data:
-        write_tree(_progressing(store.get(branch.data.name)), place / "data")
-        return Fetched(branch.data.at, data=place / "data", shortfall=shortfall)
-    raise NothingStored("no base copy of it is complete in the store")
+    newest, shortfall = branch.newest, ""
+    if branch.chains and branch.chains[-1].copied_at is None:
+        shortfall = "its newest data had not been copied completely"
+    if isinstance(newest, StoredData):
+        write_tree(_progressing(store.get(newest.name)), place / "data")
+        return Fetched(newest.at, data=place / "data", shortfall=shortfall)
+    if newest is None:
+        raise NothingStored("no base copy of it is complete in the store")
+    if newest.ended_at is not None:
+        shortfall = shortfall or "its history had ended, and what followed was not copied"
+    return replace(_fetch_newest(store, folder, newest, place), shortfall=shortfall)
+
+
+def _fetch_newest(store: Store, folder: str, stored: StoredChain, place: Path) -> Fetched:
+    """The last moment of the chain, from the newest base that can be read: from an earlier one,
+    only more log is to be replayed. Raises why the newest cannot be read if no other can."""
+    assert stored.copied_at is not None
+    errors: list[Damaged | WrongKey] = []
+    for base in reversed(stored.usable_bases):
+        try:
+            moment = _fetch_chain(store, folder, stored, base, place)
+        except (Damaged, WrongKey) as error:
+            remove_tree(place)
+            errors.append(error)
+            continue
+        damage = f"its newest base copy cannot be used: {errors[0]}" if errors else ""
+        return Fetched(stored.copied_at, moment=moment, damage=damage)
+    raise errors[0]
 
 
 def _fetch_chain(

@@ -1,7 +1,8 @@
 """What this process knows of the store's lists: one per branch, read when it is first needed.
 
 The store is the truth. The lists in memory are what was written there last; after a failure a list
-is read again. Two threads use them, one for the log and one for base copies.
+is read again. Several threads use them: one for the log, one for base copies, and those that attach
+second hosts.
 """
 
 import threading
@@ -38,6 +39,8 @@ class Copies:
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         # Chains of which this process has checked that the store's log is that of the disk.
         self.checked: set[str] = set()
+        # Bases that are being stored. No list names them yet, and `prune` spares them.
+        self.in_flight: set[str] = set()
 
     def folder(self, branch_id: str) -> str:
         return branch_folder(self.host, branch_id)

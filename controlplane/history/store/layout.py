@@ -83,6 +83,13 @@ class StoredChain:
             return None
         return self.at or self.usable_bases[-1].base.at
 
+    @property
+    def until(self) -> datetime | None:
+        """The last moment that it may know: an idle branch is as it was until its data is
+        replaced, however long ago its log was copied."""
+        last = self.at or (self.bases[-1].base.at if self.bases else None)
+        return max(last, self.ended_at) if last and self.ended_at else last
+
 
 @dataclass(frozen=True)
 class StoredData:
@@ -90,6 +97,8 @@ class StoredData:
 
     name: str
     at: datetime
+    # See `idle_data.state_of`; an earlier release did not write this.
+    state: str = ""
 
 
 @dataclass
@@ -110,10 +119,17 @@ class BranchList:
     @property
     def copied_at(self) -> datetime | None:
         """The last moment that can be restored; None if there is none."""
-        known = [one.copied_at for one in self.chains if one.copied_at]
-        if known:
-            return known[-1]
-        return self.data.at if self.data else None
+        newest = self.newest
+        if isinstance(newest, StoredData):
+            return newest.at
+        return newest.copied_at if newest else None
+
+    @property
+    def newest(self) -> StoredChain | StoredData | None:
+        """What has the last state that can be restored; None for nothing."""
+        last = next((one for one in reversed(self.chains) if one.copied_at), None)
+        at = last.copied_at if last else None
+        return self.data if self.data and (at is None or at < self.data.at) else last
 
     def as_json(self) -> bytes:
         return _LIST.dump_json(self, exclude={"names"})

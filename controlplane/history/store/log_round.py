@@ -43,8 +43,9 @@ def copy_logs_to_store(copier: Copier) -> None:
                 copier.logs_due.discard(branch_id)
                 state.behind.pop(branch_id, None)
     note_behind()
+    copies, behind = copier.copies, copier.data_behind.copy()
     given = copier.attempt(
-        "sign", lambda: store_sign(copier.copies.store, copier.copies.host, _sign, _seen)
+        "sign", lambda: store_sign(copies.store, copies.host, _sign, _seen, behind)
     )
     _sign = given or _sign
 
@@ -71,7 +72,9 @@ def _copy(copier: Copier, projects: Mapping[str, str], branch_id: str) -> Branch
     if flushed:
         _seen[branch_id] = flushed.lsn
     if not branch.chains or branch.chains[-1].copied_at:
-        state.behind.pop(branch_id, None)
+        # Of a branch whose history does not go on, the log is not the newest.
+        if branch_id not in copier.data_behind:
+            state.behind.pop(branch_id, None)
     else:
         # The log cannot be used before a base is there.
         state.behind.setdefault(branch_id, clock.now())

@@ -4,7 +4,7 @@ the round that declares a host lost after PERCH_HOST_LOST_AFTER."""
 import logging
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -57,7 +57,11 @@ def _restore(store: Store, branch: Branch) -> FromStore:
         for state_id in branch.copied_by:
             host = host_folder(branch.project.region_id, state_id)
             try:
-                return _restore_copy(store, host, branch.id)
+                found = _restore_copy(store, host, branch.id)
+                if state_id == branch.copied_by[0]:
+                    return found
+                words = "the host that was lost last had not copied it"
+                return replace(found, chain=None, shortfall=words)
             except NothingStored as error:
                 # The host before had it, if this one was lost before it had copied the branch.
                 reason = str(error)
@@ -81,9 +85,11 @@ def _restore_copy(store: Store, host: str, branch_id: str) -> FromStore:
         create_branch(branch_id, fetched, last_commit.read)
     return FromStore(
         _complete_until(store, host, branch_id, fetched, last_commit.at),
-        fetched.moment.stop if fetched.moment else None,
-        last_commit.at,
-        is_complete,
+        log_end=fetched.moment.stop if fetched.moment else None,
+        chain=fetched.moment.chain.number if fetched.moment and not fetched.shortfall else None,
+        shortfall=fetched.shortfall,
+        last_commit_at=last_commit.at,
+        is_complete=is_complete,
     )
 
 

@@ -15,10 +15,10 @@ from controlplane.fleet.receivers import log_receivers, receivewal
 from controlplane.fleet.receivers.log_receivers import StoredLog
 from controlplane.fleet.receivers.receivewal import PARTIAL
 from controlplane.fleet.receivers.standby import NotAttached
-from controlplane.history.local.chain import chains_of
+from controlplane.history.local.chain import chains_of, open_chain_of
 from controlplane.history.local.pulling import LogLost
 from controlplane.history.local.received import add_received
-from controlplane.history.store.base_copies import copy_base
+from controlplane.history.store.base_copies import copy_base, has_data
 from controlplane.history.store.copier import publish
 from controlplane.history.store.fetching import Fetched
 from controlplane.history.store.known_lists import Copies, stored_chain
@@ -38,9 +38,10 @@ def _copy(copies: Copies, branch: Branch) -> StoredLog | None:
     """See `log_receivers.copy_to_store`. Raises NotAttached."""
     try:
         chains = chains_of(branch.id)
-        if not chains:
+        if open_chain_of(chains) is None:
+            # What it wrote since its chain has ended is in no log: only a copy of its data has it.
             with copies.holding(branch.id) as stored:
-                return StoredLog(0, is_all=True) if stored.data else None
+                return StoredLog(0, is_all=True) if has_data(stored, branch) else None
         copied = copy_log(copies, branch.id, branch.project_id)
         chain = stored_chain(copied, chains[-1])
         if chain is not None and not chain.usable_bases:
@@ -74,7 +75,10 @@ def add_received_log(
         if has_added:
             stop = fetched.moment.chain.copied
             fetched = replace(fetched, moment=replace(fetched.moment, stop=stop))
-            is_complete |= row.lost_at is None
+            # Attached before a restore or reset, it has the log of the data that was replaced.
+            since, reset_at = row.attached_at, branch.last_reset_at
+            is_former = since is not None and reset_at is not None and since < reset_at
+            is_complete |= row.lost_at is None and not is_former
     return fetched, is_complete
 
 

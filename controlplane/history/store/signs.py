@@ -5,7 +5,7 @@ nothing, and of a running branch what was committed since, even if it had writte
     regions/<region>/<host>/signs/<time>-…      JSON; the newest counts
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -32,7 +32,7 @@ class Sign:
 
     def lost_since(self, branch_id: str, copied_at: datetime) -> datetime | None:
         """Return the time since which commits of the branch may be lost, if it was copied until
-        `copied_at`; None if it did not run at the time of the sign."""
+        `copied_at`; None if it did not run at the time of the sign, and the store had its data."""
         if branch_id not in self.running:
             return None
         return max(copied_at, self.running[branch_id] or copied_at)
@@ -41,21 +41,29 @@ class Sign:
 _SIGN = TypeAdapter(Sign)
 
 
-def store_sign(store: Store, host: str, last: Sign | None, seen: Mapping[str, int]) -> Sign | None:
+def store_sign(
+    store: Store,
+    host: str,
+    last: Sign | None,
+    seen: Mapping[str, int],
+    behind: Collection[str] = (),
+) -> Sign | None:
     """Store a sign if one is due, and delete the earlier ones. `seen` has the position until which
-    each branch's log is in the store. Returns the last sign. Raises StoreFails."""
+    each branch's log is in the store. The branches that are `behind` have no log, and data that the
+    store lacks. Returns the last sign. Raises StoreFails."""
     now = clock.now()
     if last and now - last.at < SIGN_INTERVAL:
         return last
     looks = {
         one: flushed for one, flushed in flushed_logs.items() if now - flushed.at < RUNNING_TIMEOUT
     }
-    if not looks and last and not last.running:
+    if not looks and not behind and last and not last.running:
         return last
     running = {
         branch_id: flushed.at if seen.get(branch_id) == flushed.lsn else None
         for branch_id, flushed in looks.items()
     }
+    running |= dict.fromkeys(behind)
     folder = f"{host}/signs"
     name = f"{folder}/{now:%Y%m%dT%H%M%S.%fZ}-{random_name()}"
     sign = Sign(now, running)

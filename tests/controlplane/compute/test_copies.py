@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -17,12 +18,13 @@ import pytest
 from controlplane.compute import compute
 from controlplane.compute.data import base_backup, branch_data
 from controlplane.compute.data.base_backup import PROCESS_FILES
+from controlplane.compute.data.idle_data import state_of
 from controlplane.compute.data.state_directory import prepare_state_directory
 from controlplane.compute.host.accounts import own_account
 from controlplane.compute.host.binaries import postgres_bin
 from controlplane.compute.host.cloning import clone_tree, shares_blocks
 from controlplane.compute.host.filesystem import sync_tree
-from controlplane.compute.host.tree import SEGMENT_SIZE, tree_size
+from controlplane.compute.host.tree import SEGMENT_SIZE, open_directory, tree_size
 from controlplane.compute.host.wal import lsn_text, segment_name
 from controlplane.compute.observation import POSTGRES_LOG_BYTES, measure
 from controlplane.compute.processes.session import socket_dir
@@ -248,6 +250,28 @@ def test_data_of_clients_outside_databases_is_measured(state_dir: Callable[[Path
                 (data / name).unlink()
             _reserve(data / "pg_wal" / "large", POSTGRES_LOG_BYTES)
             assert auxiliary() > before + 15 * MIB
+
+
+def test_only_a_commit_changes_the_state_of_data_that_was_shut_down(
+    state_dir: Callable[[Path], None],
+) -> None:
+    """So that the history's store does not get all data again after each availability check."""
+
+    def state_after(*statements: LiteralString) -> str:
+        with running(PARENT) as connection:
+            for statement in statements:
+                connection.execute(statement)
+        with open_directory(branch_data.data_dir(PARENT)) as data:
+            return state_of(data)
+
+    with new_state_dir() as place:
+        state_dir(place)
+        branch_data.create_from_template(PARENT)
+        first = state_after("CREATE TABLE counted (number int)", "CREATE SEQUENCE numbers")
+        assert state_after("SELECT * FROM pg_class", "VACUUM counted") == first
+        second = state_after("INSERT INTO counted VALUES (1)")
+        assert second != first
+        assert state_after("SELECT nextval('numbers')") not in (first, second)
 
 
 def _reserve(path: Path, size: int) -> None:

@@ -16,6 +16,7 @@ from controlplane.models import (
     CATALOG_UNREAD,
     Account,
     Action,
+    Branch,
     Endpoint,
     Event,
     HistoryChain,
@@ -26,6 +27,7 @@ from controlplane.models import (
     Project,
 )
 from controlplane.models.host import AWAY_AFTER
+from controlplane.operations.details import RestoreFromStoreDetails
 from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.services.hosts import find_host
 from controlplane.services.waking import start_for_client
@@ -269,8 +271,34 @@ class TestTakingOver:
         again = Operation.objects.filter(action=Action.RESTORE_FROM_STORE).latest("created_at")
         assert again.details == details
         assert again.branch is not None
-        assert again.branch.copied_by == ["of-third", "of-lost"]
+        assert again.branch.copied_by == ["of-lost"]
         assert again.project.host_id == "local"
+
+    def test_the_copy_of_the_host_that_was_lost_last_comes_first(
+        self, account: Account, lost: Host
+    ) -> None:
+        """The host was lost before and has come back."""
+        project = make_project(account, lost)
+        project.branches.update(copied_by=["of-other", "of-lost"])
+        give_history(project)
+        declare_lost()
+        assert project.branches.get().copied_by == ["of-lost", "of-other"]
+
+    def test_only_the_position_of_a_chain_that_goes_on_says_that_the_store_has_all(
+        self, account: Account, lost: Host
+    ) -> None:
+        projects = [make_project(account, lost) for _ in range(2)]
+        give_history(projects[0])
+        give_history(projects[1], ended_at=timezone.now(), end_reason="log lost")
+        reset_at = timezone.now()
+        Endpoint.objects.update(suspended_at=reset_at - timedelta(hours=1))
+        Branch.objects.update(last_reset_at=reset_at)
+        declare_lost()
+        for project, known in zip(projects, ((1, 2), (None, None)), strict=True):
+            operation = project.operations.get(action=Action.RESTORE_FROM_STORE)
+            details = RestoreFromStoreDetails.from_json(operation.details)
+            assert (details.chain, details.log_end) == known
+            assert details.reset_at == reset_at.isoformat()
 
 
 class TestTheLostHost:

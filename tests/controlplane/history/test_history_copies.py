@@ -1,17 +1,14 @@
 """What the worker tells of the history's copy in the store, and what it deletes there."""
 
-import os
 import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from controlplane import clock
-from controlplane.compute.data.branch_data import data_dir
 from controlplane.compute.host.wal import Record
 from controlplane.history.local.chain import Base
 from controlplane.history.store import base_round, behind
@@ -165,8 +162,16 @@ def test_what_is_older_than_the_window_is_deleted_except_the_base_that_it_begins
     (kept,) = branch.chains
     assert [one.base.end for one in kept.bases] == [3 << 26, 4 << 26]
     assert kept.start == (3 << 26) - (16 << 20)
-    _prune_chains(branch, clock.now() + timedelta(days=1), set())
-    assert branch.chains == []
+
+
+def test_a_replaced_line_is_kept_for_the_whole_window_though_nothing_was_written_to_it() -> None:
+    """It held what the branch was until the restore, also if the branch had slept for days."""
+    replaced = chain(bases=[base(100, age=timedelta(days=3))])
+    replaced.at, replaced.ended_at = clock.now() - timedelta(days=3), clock.now()
+    branch = BranchList("br-a", chains=[replaced, chain(bases=[base(100)])])
+    for since, kept in ((-timedelta(days=1), 2), (timedelta(seconds=1), 1)):
+        _prune_chains(branch, clock.now() + since, {"000001-a"})
+        assert len(branch.chains) == kept
 
 
 def test_log_that_is_missing_between_two_pieces_is_an_error() -> None:
@@ -208,33 +213,13 @@ def test_a_url_that_names_no_store_is_refused(url: str) -> None:
         Store(url, Keyring("passphrase", bytes(16)), Bandwidth(None))
 
 
-@pytest.mark.django_db
-def test_data_that_is_not_fit_to_be_copied_is_behind_and_delays_no_other(
-    used: StoreState, store: Store, account: Account, host: Host, settings: Any, tmp_path: Path
-) -> None:
-    settings.STATE_DIR = tmp_path / "state"
-    (tmp_path / "state" / "locks").mkdir(parents=True)
-    hostile, other = (make_project(account, host).branches.get().id for _ in range(2))
-    for branch_id in (hostile, other):
-        place = data_dir(branch_id) / "global"
-        place.mkdir(parents=True)
-        (place / "pg_control").write_text("18\n")
-        (place / "x\ny").touch()
-    (data_dir(hostile) / "sparse").touch()
-    os.truncate(data_dir(hostile) / "sparse", 15 << 40)
-    copier = Copier(Copies(store, region="local", host="host"), host)
-    base_round._copy_without_history(copier)
-    assert set(used.behind) == {hostile}
-    with copier.copies.holding(other) as branch:
-        assert branch.data
-    used.behind[hostile] -= LONG_AGO
-    behind.note_behind()
-    assert [event.branch_id for event in Event.objects.filter(type="history.copy_behind")] == [
-        hostile
-    ]
-    (data_dir(hostile) / "sparse").unlink()
-    copier._pauses.clear()
-    base_round._copy_without_history(copier)
-    assert not used.behind
-    base_round._data_copied.clear()
-    behind._told.clear()
+def test_the_newest_state_stays_in_the_store_until_newer_data_is_there() -> None:
+    over = chain(bases=[base(100, age=timedelta(days=3))])
+    over.ended_at = clock.now() - timedelta(days=2)
+    branch = BranchList("br-a", chains=[over])
+    _prune_chains(branch, clock.now(), set())
+    assert branch.newest is over
+    branch.data = StoredData("name", clock.now())
+    assert branch.copied_at == branch.data.at
+    _prune_chains(branch, clock.now(), set())
+    assert branch.chains == []

@@ -16,9 +16,16 @@ from controlplane.history.local.chain import Base, Chain, history_dir, new_chain
 from controlplane.history.store import base_copies
 from controlplane.history.store.fetching import fetched_branch
 from controlplane.history.store.known_lists import Copies
-from controlplane.history.store.layout import BranchList, Piece, pieces_in, read_list
+from controlplane.history.store.layout import (
+    BranchList,
+    Piece,
+    StoredData,
+    pieces_in,
+    read_list,
+)
 from controlplane.history.store.log_copies import LogDamaged, copy_log, is_behind
 from controlplane.history.store.objects import StoreFails
+from controlplane.history.store.packing import Damaged
 from tests.support.object_store import file_store
 
 BRANCH = "br-a"
@@ -184,6 +191,68 @@ def test_a_chain_comes_back_from_its_newest_base(
         data = found.data_of(fetched.moment.base)
         assert (data / "global" / "pg_control").read_bytes() == b"control"
     assert not place.exists()
+
+
+@pytest.fixture
+def copied_chain(chain: Chain, copies: Copies) -> Chain:
+    """The chain, whose log the store has, with data in its base."""
+    copied(copies)
+    add_data(chain)
+    return chain
+
+
+def add_data(chain: Chain) -> None:
+    for base in chain.bases():
+        chain.data_of(base).mkdir(exist_ok=True)
+        (chain.data_of(base) / "PG_VERSION").write_text(f"{base.end}")
+
+
+def test_a_base_that_another_thread_is_storing_is_neither_pruned_nor_listed_twice(
+    copied_chain: Chain, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A starting compute copies its base, as the round does, which also prunes."""
+    with copies.holding(BRANCH) as branch:
+        branch.data = StoredData(f"{copies.folder(BRANCH)}/data/1", clock.now() - DAY)
+        copies.write(branch)
+    put = copies.store.put
+
+    def is_overtaken(name: str, content: Any) -> None:
+        put(name, content)
+        monkeypatch.undo()
+        assert base_copies.copy_base(copies, BRANCH, DAY)
+        base_copies.prune(copies, BRANCH, DAY)
+        assert copies.store.size_of(name) is not None
+
+    monkeypatch.setattr(copies.store, "put", is_overtaken)
+    assert not base_copies.copy_base(copies, BRANCH, DAY)
+    with copies.holding(BRANCH) as branch:
+        listed = [one.name for one in branch.chains[0].bases]
+    assert listed == list(
+        copies.store.names(f"{copies.folder(BRANCH)}/{branch.chains[0].id}/bases")
+    )
+    assert (len(listed), copies.in_flight) == (1, set())
+
+
+def test_without_its_newest_base_a_chain_comes_back_from_an_earlier_one(
+    copied_chain: Chain, copies: Copies, tmp_path: Path
+) -> None:
+    assert base_copies.copy_base(copies, BRANCH, DAY)
+    add_base(copied_chain, base_at(START + 4096))
+    add_data(copied_chain.with_base())
+    assert base_copies.copy_base(copies, BRANCH, timedelta(0))
+    (stored,) = copied(copies).chains
+    copies.store.delete([stored.bases[-1].name])
+    with fetched_branch(copies.store, copies.folder(BRANCH), tmp_path / "fetched") as fetched:
+        assert fetched.moment is not None
+        assert fetched.moment.base.end == START + 16
+        assert (fetched.moment.stop, fetched.shortfall) == (copied_chain.copied, "")
+        assert "is missing" in fetched.damage
+    copies.store.delete([stored.bases[0].name])
+    with (
+        pytest.raises(Damaged, match="is missing"),
+        fetched_branch(copies.store, copies.folder(BRANCH), tmp_path / "fetched"),
+    ):
+        pass
 
 
 @pytest.mark.thorough

@@ -1,0 +1,82 @@
+"""When the log that a second host has received is needed no more."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from controlplane import clock
+from controlplane.compute.data.branch_data import data_dir
+from controlplane.fleet.receivers import log_receivers
+from controlplane.fleet.receivers.log_receivers import StoredLog, forget_receivers
+from controlplane.history.local.chain import LOG_LOST, Chain
+from controlplane.history.local.moments import Moment
+from controlplane.history.store import received_logs
+from controlplane.history.store.base_copies import copy_base, copy_data
+from controlplane.history.store.fetching import Fetched
+from controlplane.history.store.known_lists import Copies
+from controlplane.history.store.log_copies import copy_log
+from controlplane.history.store.received_logs import _copy
+from controlplane.models import Account, Action, Branch, Host, LogReceiver, Operation
+from tests.controlplane.history.test_data_copies import write
+from tests.controlplane.history.test_log_copies import BRANCH, add_data, chain, copies
+from tests.controlplane.rows import make_project
+
+__all__ = ["chain", "copies"]
+
+
+@pytest.mark.django_db
+def test_of_a_history_that_has_ended_only_a_copy_of_the_data_has_all(
+    chain: Chain, copies: Copies
+) -> None:
+    branch = Branch(id=BRANCH)
+    copy_log(copies, BRANCH, "project")
+    add_data(chain)
+    copy_base(copies, BRANCH, timedelta(days=1))
+    assert _copy(copies, branch) == StoredLog(chain.copied, is_all=True)
+    chain.end(LOG_LOST, clock.now())
+    (data_dir(BRANCH) / "global").mkdir(parents=True)
+    write(branch, "has run since")
+    assert _copy(copies, branch) is None
+    assert copy_data(copies, branch)
+    assert _copy(copies, branch) == StoredLog(0, is_all=True)
+    write(branch, "has run again")
+    assert _copy(copies, branch) is None
+
+
+@pytest.mark.django_db
+def test_what_a_restore_still_needs_is_not_forgotten(
+    account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The branch lived on this host before, which has its old data."""
+    branch = make_project(account, host).branches.get()
+    LogReceiver.objects.create(branch=branch, host=host)
+    Operation.objects.update(action=Action.RESTORE_FROM_STORE, status="running")
+    monkeypatch.setattr(log_receivers, "_is_all_stored", lambda branch: True)
+    forget_receivers(host)
+    assert LogReceiver.objects.exists()
+    Operation.objects.update(status="finished")
+    forget_receivers(host)
+    assert not LogReceiver.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("reset_after", "is_complete"), [(None, True), (-1, True), (1, False)])
+def test_the_log_of_replaced_data_completes_no_other_data(
+    account: Account,
+    host: Host,
+    chain: Chain,
+    monkeypatch: pytest.MonkeyPatch,
+    reset_after: int | None,
+    is_complete: bool,
+) -> None:
+    branch = make_project(account, host).branches.get()
+    now = clock.now()
+    LogReceiver.objects.create(branch=branch, host=host, attached_at=now)
+    if reset_after is not None:
+        branch.last_reset_at = now + timedelta(seconds=reset_after)
+    monkeypatch.setattr(received_logs, "_log", lambda row, host, place: place)
+    monkeypatch.setattr(received_logs, "add_received", lambda chain, log: True)
+    fetched = Fetched(now, moment=Moment(chain, chain.bases()[0], chain.copied, None, None))
+    _, found = received_logs.add_received_log(branch, host, fetched, Path("received"))
+    assert found is is_complete
