@@ -24,6 +24,7 @@ from controlplane.compute.catalog.reading import Wanted, is_verifier, read_catal
 from controlplane.compute.host import door
 from controlplane.compute.host.filesystem import lock_branches, remove_tree
 from controlplane.compute.host.foreign_files import read_regular
+from controlplane.compute.host.process_files import MAX_BYTES
 from controlplane.compute.host.progress import WORKING, children_of, cmdline_of
 from controlplane.compute.processes import recovery, session
 from controlplane.compute.processes.process import last_errors
@@ -45,6 +46,7 @@ from tests.support.hostile_compute import (
     without_end,
 )
 from tests.support.own_compute import own_branch
+from tests.support.waiting import wait_for
 
 HOLDS_A_LEASE = """
 import fcntl, signal, sys
@@ -154,6 +156,13 @@ class TestFiles:
         (tmp_path / "file").write_bytes(b"1234\n")
         with leased(tmp_path / "file"):
             assert read_regular(tmp_path / "file", 10) == b""
+
+    def test_of_a_command_line_only_a_part_is_read(self, tmp_path: Path) -> None:
+        words = ["x" * 100_000, str(tmp_path)]
+        with subprocess.Popen(["sh", "-c", "read line", *words], stdin=subprocess.PIPE) as child:
+            wait_for(lambda: cmdline_of(child.pid).startswith(b"sh\0"), "its program")
+            assert len(cmdline_of(child.pid)) == MAX_BYTES
+            child.communicate(b"\n")
 
     def test_a_link_to_another_branchs_log_is_not_measured(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
