@@ -14,6 +14,7 @@ from django.conf import settings
 from controlplane.compute import compute
 from controlplane.compute.data import branch_data
 from controlplane.compute.data.branch_data import branch_dir, data_dir
+from controlplane.compute.data.outbound import without_network
 from controlplane.compute.data.state_directory import access_files
 from controlplane.compute.extensions import offered_extensions
 from controlplane.compute.host.accounts import account_of, set_owner
@@ -57,7 +58,8 @@ def end_workshop(branch_id: str) -> None:
 def serving(
     branch_id: str, sockets: Path, pg_settings: Mapping[str, str], *, is_standby: bool = False
 ) -> Iterator[Path]:
-    """Run Postgres on the branch for ourselves alone: no endpoint leads to its sockets."""
+    """Run Postgres on the branch for ourselves alone: no endpoint leads to its sockets, and it can
+    connect nowhere."""
     compute.stop(branch_id)
     place, data = branch_dir(branch_id), data_dir(branch_id)
     account = account_of(place)
@@ -81,17 +83,18 @@ def serving(
         clear_stale_pid_file(data, sockets=sockets)
         # A compute that was taken over may have written it, and it would override ours.
         put_into(data, "postgresql.auto.conf", "", account)
-        with lease(branch_id) as inherited:
-            start_postgres(
-                data,
-                config,
-                place / f"{NAME}.log",
-                on_spawn=lambda pid: limit_compute(sockets.name, pid, max_cu=MAX_CU),
-                lease=inherited,
-                most_processes=max_processes(MAX_CU),
-                is_standby=is_standby,
-            )
-        yield sockets
+        with without_network(branch_id):
+            with lease(branch_id) as inherited:
+                start_postgres(
+                    data,
+                    config,
+                    place / f"{NAME}.log",
+                    on_spawn=lambda pid: limit_compute(sockets.name, pid, max_cu=MAX_CU),
+                    lease=inherited,
+                    most_processes=max_processes(MAX_CU),
+                    is_standby=is_standby,
+                )
+            yield sockets
     finally:
         # Must also end after a cancel: its directory is about to be removed.
         with patience(END_TIMEOUT, cancelled=threading.Event()):

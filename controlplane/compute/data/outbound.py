@@ -15,8 +15,8 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Collection, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -79,6 +79,8 @@ class _State:
 
 
 _state = _State()
+# The accounts under which a Postgres of the platform's own runs.
+_without_network: set[int] = set()
 
 
 def complaint() -> str:
@@ -86,10 +88,12 @@ def complaint() -> str:
     return _state.complaint
 
 
-def hold_outbound(closed: Collection[str]) -> None:
-    """Make the table restrict the accounts of all branches of this host. Those of the branches
-    `closed` may connect nowhere."""
+def hold_outbound(read_closed: Callable[[], Collection[str]]) -> None:
+    """Make the table restrict the accounts of all branches of this host. Those of the branches that
+    `read_closed` returns may connect nowhere."""
     with _lock:
+        # Read here, so that none is opened again that was closed for a start since then.
+        closed = read_closed()
         _state.complaint = _missing_program()
         if _state.complaint:
             _state.computes = None
@@ -100,7 +104,8 @@ def hold_outbound(closed: Collection[str]) -> None:
         shut = frozenset(
             number
             for number in computes
-            if any(place.name.lstrip(".").partition(".")[0] in closed for place in found[number])
+            if number in _without_network
+            or any(place.name.lstrip(".").partition(".")[0] in closed for place in found[number])
         )
         if (computes, shut) != (_state.computes, _state.closed) or not _table_exists():
             _write(computes, shut)
@@ -120,6 +125,20 @@ def hold_compute(branch_id: str, *, closed: bool) -> None:
         raise OutboundNotBlocked(
             "the project has block_outbound_connections, which this host cannot enforce now"
         )
+
+
+@contextmanager
+def without_network(branch_id: str) -> Iterator[None]:
+    """Let the processes of the branch's account connect nowhere meanwhile, if this host can enforce
+    that. No compute runs on the branch."""
+    number = account_of(branch_dir(branch_id)).uid
+    _without_network.add(number)
+    try:
+        with suppress(OutboundNotBlocked):
+            hold_compute(branch_id, closed=True)
+        yield
+    finally:
+        _without_network.discard(number)
 
 
 def release_outbound() -> None:

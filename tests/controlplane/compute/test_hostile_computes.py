@@ -21,7 +21,9 @@ import pytest
 from controlplane import clock
 from controlplane.compute import compute, observation, pooler, workshop
 from controlplane.compute.catalog.reading import Wanted, is_verifier, read_catalog, read_mark
+from controlplane.compute.data import outbound
 from controlplane.compute.host import door
+from controlplane.compute.host.accounts import account_of, shared_account
 from controlplane.compute.host.filesystem import lock_branches, remove_tree
 from controlplane.compute.host.foreign_files import read_regular
 from controlplane.compute.host.process_files import MAX_BYTES
@@ -82,8 +84,13 @@ def leased(path: Path) -> Iterator[None]:
             child.kill()
 
 
-def test_the_platforms_own_postgres_has_the_platforms_settings() -> None:
+def test_the_platforms_own_postgres_has_the_platforms_settings_and_no_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     branch_id = "br-hostile-heron-1234"
+    closed: set[int] = set()
+    monkeypatch.setattr(outbound, "_state", outbound._State(computes=frozenset()))
+    monkeypatch.setattr(outbound, "_write", lambda _, numbers: closed.update(numbers))
     with lock_branches(branch_id), own_branch(branch_id) as branch:
         # ALTER SYSTEM would write it. No client may, but the compute's account can.
         settings_file = branch / "data" / "postgresql.auto.conf"
@@ -95,6 +102,7 @@ def test_the_platforms_own_postgres_has_the_platforms_settings() -> None:
         with workshop.serving(branch_id, sockets, chosen), session.session(sockets) as connection:
             shown = connection.execute("SHOW fsync").fetchone()
             name = connection.execute("SHOW cluster_name").fetchone()
+        assert shared_account() or closed == {account_of(branch).uid}
         assert (shown, name) == (("on",), (f"schema-{branch_id}",))
         assert (branch / "data" / "mine").read_text().startswith("fsync")
 
