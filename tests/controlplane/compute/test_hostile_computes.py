@@ -22,6 +22,7 @@ from controlplane import clock
 from controlplane.compute import compute, observation, pooler, workshop
 from controlplane.compute.catalog.reading import Wanted, is_verifier, read_catalog, read_mark
 from controlplane.compute.data import outbound
+from controlplane.compute.data.branch_data import data_dir
 from controlplane.compute.host import door
 from controlplane.compute.host.accounts import account_of, shared_account
 from controlplane.compute.host.filesystem import lock_branches, remove_tree
@@ -228,10 +229,18 @@ def looked(*, last: bytes = b"2026-01-01 00:00:00+00", active: bytes = b"1") -> 
     return rows((last, b"f", b"1", active, b"0", b"0", b"0"), types=types)
 
 
-def measured(branch_id: bytes, *, size: bytes = b"1", position: bytes = b"1") -> bytes:
+def measured(
+    branch_id: bytes,
+    *,
+    size: bytes = b"1",
+    position: bytes = b"1",
+    of_platform: bytes = b"5",
+    held: bytes = b"0",
+    places: bytes = b"{base/1}",
+) -> bytes:
     """The answer to a measurement."""
     where = b"/branches/" + branch_id + b"/data"
-    values = (size, b"5", b"0", b"{base/1}", where, position)
+    values = (size, of_platform, held, places, where, position)
     return rows(values, types=(INT8, INT8, INT8, TEXT_ARRAY, TEXT, INT8))
 
 
@@ -331,10 +340,66 @@ class TestAnswers:
         self, sockets: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(observation, "data_of", lambda branch_id: "1")
-        monkeypatch.setattr(observation, "size_on_disk", lambda *_, **__: 2**64)
+        sizes = 2**64, {"pg_wal": 0, "base/1": 0}
+        monkeypatch.setattr(observation, "sizes_on_disk", lambda *_, **__: sizes)
         with hostile_compute(sockets, lambda: [measured(b"br-a", size=b"-5")]):
             found = observation.measure("ep-a", "br-a")
         assert (found.logical_size, found.auxiliary_size) == (0, session.MAX_INTEGER)
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            {},
+            {"size": b"-9000000000", "of_platform": b"-9000000000", "held": b"-9000000000"},
+            {"places": b"{own,base,.,NULL,base/1,base/1,base/2}"},
+        ],
+    )
+    @pytest.mark.parametrize("place", ["own", "base/1"])
+    def test_whatever_a_compute_says_all_that_it_stores_counts(
+        self, sockets: Path, settings: Any, said: dict[str, bytes], place: str
+    ) -> None:
+        settings.STATE_DIR = sockets.parent
+        for name in (place, "pg_wal"):
+            (data_dir("br-a") / name).mkdir(parents=True)
+        with (data_dir("br-a") / place / "file").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 64 << 20)
+        with hostile_compute(sockets, lambda: [measured(b"br-a", **said)]):
+            found = observation.measure("ep-a", "br-a")
+        assert 32 << 20 <= found.logical_size + found.auxiliary_size < 65 << 20
+
+    def test_databases_with_names_that_are_too_long_are_not_remembered(self, sockets: Path) -> None:
+        answer = rows((b"a" * 300,), types=(TEXT,))
+        with (
+            hostile_compute(sockets, lambda: [answer]),
+            session.session(sockets) as opened,
+            pytest.raises(session.NotPostgres),
+        ):
+            observation._last_use_of_tables(opened, "ep-a", clock.now())
+
+    def test_few_databases_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        names = itertools.count()
+
+        class Answers:
+            def execute(self, query: str, values: object = None) -> "Answers":
+                return self
+
+            def fetchall(self) -> list[tuple[str]]:
+                return [(str(next(names)),) for _ in range(8)]
+
+            def fetchone(self) -> tuple[str]:
+                return ("1",)
+
+        @contextmanager
+        def answering(*_: object, **__: object) -> Iterator[Answers]:
+            yield Answers()
+
+        monkeypatch.setattr(observation, "session", answering)
+        monkeypatch.setattr(observation, "_tables", {})
+        for _ in range(9):
+            observation._last_use_of_tables(Answers(), "ep-a", clock.now())  # type: ignore[arg-type]
+        kept, _ = observation._tables["ep-a"]
+        assert len(kept) == 2 * observation.MAX_DATABASES
+        assert "71" in kept
 
     def test_an_endless_answer_is_aborted(
         self, sockets: Path, monkeypatch: pytest.MonkeyPatch
