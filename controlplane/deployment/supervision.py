@@ -18,12 +18,14 @@ import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
 from controlplane.compute.host.accounts import SERVICE_ACCOUNT
-from controlplane.compute.host.process_files import MAX_ENVIRONMENT_BYTES, process_file
+from controlplane.compute.host.foreign_files import process_file
 from controlplane.process_accounts import KINDS, SERVES_UNTIL_REPLACED
 
 # Marks every process of ours, so that the next `up` finds what a killed `up` left running. Computes
 # are not marked: they may keep running.
 MARK = "PERCH_UP"
+# More than the kernel lets a program be started with.
+MAX_ENVIRONMENT_BYTES = 6 << 20
 # All programs are in one group: supervisor stops groups in turn, with a second between them.
 GROUP = "perch"
 
@@ -246,7 +248,7 @@ def _marked(state_dir: Path) -> list[psutil.Process]:
         with suppress(psutil.Error):
             # Not the owner of its files in /proc: a process can make that root.
             if process.pid != os.getpid() and own.issuperset(process.uids()):
-                environment = process_file(process.pid, "environ", most=MAX_ENVIRONMENT_BYTES)
+                environment = process_file(process.pid, "environ", MAX_ENVIRONMENT_BYTES)
                 if mark in b"\0%b\0" % environment:
                     found.append(process)
     return found

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psutil
 
+from controlplane.compute.host.foreign_files import process_file
 from controlplane.compute.host.patience import remaining, report_progress
-from controlplane.compute.host.process_files import process_file
 
 # How often to poll whether it is over: after a share of the time taken so far, within bounds in
 # seconds. Many waits may run at once, and each poll costs CPU time.

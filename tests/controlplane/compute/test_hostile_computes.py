@@ -26,8 +26,7 @@ from controlplane.compute.data.branch_data import data_dir
 from controlplane.compute.host import door
 from controlplane.compute.host.accounts import account_of, shared_account
 from controlplane.compute.host.filesystem import lock_branches, remove_tree
-from controlplane.compute.host.foreign_files import read_regular
-from controlplane.compute.host.process_files import MAX_BYTES
+from controlplane.compute.host.foreign_files import MAX_PROCESS_FILE_BYTES, read_regular
 from controlplane.compute.host.progress import WORKING, children_of, cmdline_of
 from controlplane.compute.processes import recovery, session
 from controlplane.compute.processes.process import last_errors
@@ -170,7 +169,7 @@ class TestFiles:
         words = ["x" * 100_000, str(tmp_path)]
         with subprocess.Popen(["sh", "-c", "read line", *words], stdin=subprocess.PIPE) as child:
             wait_for(lambda: cmdline_of(child.pid).startswith(b"sh\0"), "its program")
-            assert len(cmdline_of(child.pid)) == MAX_BYTES
+            assert len(cmdline_of(child.pid)) == MAX_PROCESS_FILE_BYTES
             child.communicate(b"\n")
 
     def test_a_link_to_another_branchs_log_is_not_measured(
