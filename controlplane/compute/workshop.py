@@ -6,7 +6,7 @@ and its maker holds the lock of that name.
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from django.conf import settings
@@ -14,7 +14,7 @@ from django.conf import settings
 from controlplane.compute import compute
 from controlplane.compute.data import branch_data
 from controlplane.compute.data.branch_data import branch_dir, data_dir
-from controlplane.compute.data.outbound import without_network
+from controlplane.compute.data.outbound import OutboundNotBlocked, hold_compute
 from controlplane.compute.data.state_directory import access_files
 from controlplane.compute.extensions import offered_extensions
 from controlplane.compute.host.accounts import account_of, set_owner
@@ -58,8 +58,7 @@ def end_workshop(branch_id: str) -> None:
 def serving(
     branch_id: str, sockets: Path, pg_settings: Mapping[str, str], *, is_standby: bool = False
 ) -> Iterator[Path]:
-    """Run Postgres on the branch for ourselves alone: no endpoint leads to its sockets, and it can
-    connect nowhere."""
+    """Run Postgres on the branch for ourselves alone: no endpoint leads to its sockets."""
     compute.stop(branch_id)
     place, data = branch_dir(branch_id), data_dir(branch_id)
     account = account_of(place)
@@ -83,18 +82,20 @@ def serving(
         clear_stale_pid_file(data, sockets=sockets)
         # A compute that was taken over may have written it, and it would override ours.
         put_into(data, "postgresql.auto.conf", "", account)
-        with without_network(branch_id):
-            with lease(branch_id) as inherited:
-                start_postgres(
-                    data,
-                    config,
-                    place / f"{NAME}.log",
-                    on_spawn=lambda pid: limit_compute(sockets.name, pid, max_cu=MAX_CU),
-                    lease=inherited,
-                    most_processes=max_processes(MAX_CU),
-                    is_standby=is_standby,
-                )
-            yield sockets
+        # It needs no network, but runs as well on a host that cannot filter.
+        with suppress(OutboundNotBlocked):
+            hold_compute(branch_id, closed=True)
+        with lease(branch_id) as inherited:
+            start_postgres(
+                data,
+                config,
+                place / f"{NAME}.log",
+                on_spawn=lambda pid: limit_compute(sockets.name, pid, max_cu=MAX_CU),
+                lease=inherited,
+                most_processes=max_processes(MAX_CU),
+                is_standby=is_standby,
+            )
+        yield sockets
     finally:
         # Must also end after a cancel: its directory is about to be removed.
         with patience(END_TIMEOUT, cancelled=threading.Event()):

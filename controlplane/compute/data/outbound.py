@@ -15,8 +15,8 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -79,8 +79,6 @@ class _State:
 
 
 _state = _State()
-# The accounts under which a Postgres of the platform's own runs.
-_without_network: set[int] = set()
 
 
 def complaint() -> str:
@@ -90,10 +88,11 @@ def complaint() -> str:
 
 def hold_outbound(read_closed: Callable[[], Collection[str]]) -> None:
     """Make the table restrict the accounts of all branches of this host. Those of the branches that
-    `read_closed` returns may connect nowhere."""
+    `read_closed` returns may connect nowhere, nor may those of branches that are being made."""
     with _lock:
         # Read here, so that none is opened again that was closed for a start since then.
-        closed = read_closed()
+        # What begins with a dot is being made: only the platform works there.
+        closed = {"", *read_closed()}
         _state.complaint = _missing_program()
         if _state.complaint:
             _state.computes = None
@@ -104,8 +103,7 @@ def hold_outbound(read_closed: Callable[[], Collection[str]]) -> None:
         shut = frozenset(
             number
             for number in computes
-            if number in _without_network
-            or any(place.name.lstrip(".").partition(".")[0] in closed for place in found[number])
+            if any(place.name.partition(".")[0] in closed for place in found[number])
         )
         if (computes, shut) != (_state.computes, _state.closed) or not _table_exists():
             _write(computes, shut)
@@ -125,20 +123,6 @@ def hold_compute(branch_id: str, *, closed: bool) -> None:
         raise OutboundNotBlocked(
             "the project has block_outbound_connections, which this host cannot enforce now"
         )
-
-
-@contextmanager
-def without_network(branch_id: str) -> Iterator[None]:
-    """Let the processes of the branch's account connect nowhere meanwhile, if this host can enforce
-    that. No compute runs on the branch."""
-    number = account_of(branch_dir(branch_id)).uid
-    _without_network.add(number)
-    try:
-        with suppress(OutboundNotBlocked):
-            hold_compute(branch_id, closed=True)
-        yield
-    finally:
-        _without_network.discard(number)
 
 
 def release_outbound() -> None:

@@ -23,7 +23,6 @@ from controlplane.compute.data.outbound import (
     hold_compute,
     hold_outbound,
     release_outbound,
-    without_network,
 )
 from controlplane.models import Host
 from tests.selection import first_of
@@ -149,17 +148,17 @@ class TestRules:
 
         hold_outbound(read)
 
-    def test_the_platforms_own_postgres_can_reach_nothing(
-        self, monkeypatch: pytest.MonkeyPatch
+    def test_a_branch_that_is_being_made_can_reach_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        place = self.new_state("ours", tmp_path, NEWER) / "branches" / f"br-of-{NEWER}"
+        place.rename(place.with_name(f".{place.name}"))
         with service() as port:
             monkeypatch.setattr(settings, "PROXY_PORT", port)
-            with without_network(f"br-of-{OURS}"):
-                assert error_of(OURS, "127.0.0.1", port) == errno.EHOSTUNREACH
-                hold_outbound(list)
-                assert error_of(OURS, "127.0.0.1", port) == errno.EHOSTUNREACH
             hold_outbound(list)
-            assert outbound._state.closed == frozenset()
+            assert error_of(OURS, "127.0.0.1", port) == 0
+            assert error_of(NEWER, "127.0.0.1", port) == errno.EHOSTUNREACH
+            assert outbound._state.closed == frozenset({NEWER})
 
     def test_a_table_that_was_flushed_is_written_again(self) -> None:
         with service() as port:
