@@ -313,6 +313,14 @@ def measure(endpoint_id: str, branch_id: str) -> Measures:
     return Measures(min(size, MAX_INTEGER), min(auxiliary, MAX_INTEGER), written)
 
 
+def least_size(endpoint_id: str, branch_id: str) -> int:
+    """Bytes that `measure` would find at least, whatever the compute said. Raises OSError."""
+    beside, taken = sizes_on_disk(data_dir(branch_id), measured=["pg_wal"])
+    beside += size_outside_of_data(endpoint_id, branch_id)
+    log = max(0, taken["pg_wal"] - POSTGRES_LOG_BYTES)
+    return min(max(0, beside - PLATFORM_BYTES) + log, MAX_INTEGER)
+
+
 def size_outside_of_data(endpoint_id: str | None, branch_id: str) -> int:
     """Bytes in the other directories that the account of the branch's compute, if there is one, may
     write to. Raises OSError."""
