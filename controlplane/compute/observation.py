@@ -19,9 +19,10 @@ from controlplane.compute.catalog.reading import read_mark
 from controlplane.compute.data.branch_data import branch_dir, data_dir
 from controlplane.compute.host import door
 from controlplane.compute.host.log_lines import SECRETIVE
-from controlplane.compute.host.tree import size_on_disk
+from controlplane.compute.host.tree import size_on_disk, sizes_on_disk
 from controlplane.compute.processes.session import (
     MAX_INTEGER,
+    MAX_NAME_LENGTH,
     NotPostgres,
     Session,
     session,
@@ -58,6 +59,7 @@ BESIDE_DATABASES = """
             WHERE s.temporary AND a.pid = s.active_pid AND a.usename = current_user)), 0),
     (SELECT array_agg('base/' || oid) FROM pg_database)
 """
+DATABASE = re.compile("base/[0-9]+")
 # Bytes of a new branch beside the databases of clients, and some more.
 PLATFORM_BYTES = 32 << 20
 # Bytes of log that Postgres keeps whatever clients do: `max_wal_size` and `max_slot_wal_keep_size`,
@@ -220,16 +222,20 @@ def _last_use_of_tables(connection: Session, endpoint_id: str, last: datetime) -
     changed since an earlier call, or nobody can tell."""
     found = connection.execute(CLIENTS_DATABASES, [MAX_DATABASES + 1]).fetchall()
     names = [str(name) for (name,) in found]
+    if any(len(name) > MAX_NAME_LENGTH for name in names):
+        raise NotPostgres("a name that is too long")
     if len(names) > MAX_DATABASES:
         return last
     before, used_at = _tables.get(endpoint_id, ({}, last))
-    now = dict(before)
+    now = {}
     for name in names:
         with session(socket_dir(endpoint_id), name, bound=LOOK_TIMEOUT) as other:
             (now[name],) = values_of(other.execute(TABLES).fetchone(), str)
-    if now != before:
+    if not now.items() <= before.items():
         used_at = last
-    _tables[endpoint_id] = now, used_at
+    # A client that only sends heartbeats may be away at most looks.
+    kept = [*({**now, **before} | now).items()][: 2 * MAX_DATABASES]
+    _tables[endpoint_id] = dict(kept), used_at
     return used_at
 
 
@@ -291,17 +297,28 @@ def measure(endpoint_id: str, branch_id: str) -> Measures:
         row = connection.execute(
             f"SELECT {DATABASES_SIZE}, {BESIDE_DATABASES}, {WRITTEN}"
         ).fetchone()
-    size, of_platform, held, databases, data_directory, position = values_of(
+    said, of_platform, held, databases, data_directory, position = values_of(
         row, (int, NoneType), int, int, list, str, int
     )
     written = written_on(branch_id, data_directory, position)
-    data = data_dir(branch_id)
-    beside = of_platform + size_on_disk(data, measured=[*databases, "pg_wal"])
-    beside += size_outside_of_data(endpoint_id, branch_id)
-    log = max(held, size_on_disk(data / "pg_wal", least=0) - POSTGRES_LOG_BYTES)
+    places = set(filter(DATABASE.fullmatch, map(str, databases)))
+    beside, taken = sizes_on_disk(data_dir(branch_id), measured=[*places, "pg_wal"])
+    beside += size_outside_of_data(endpoint_id, branch_id) + max(0, of_platform)
+    # Whatever the compute says, all that it stores counts.
+    of_databases = sum(taken[name] for name in places)
+    size = max(0, said or 0, of_databases - max(0, of_platform))
+    log = max(0, held, taken["pg_wal"] - POSTGRES_LOG_BYTES)
     auxiliary = max(0, beside - PLATFORM_BYTES) + log
     # Files of a hostile compute may claim to be larger than any disk.
-    return Measures(max(0, size or 0), min(max(0, auxiliary), MAX_INTEGER), written)
+    return Measures(min(size, MAX_INTEGER), min(auxiliary, MAX_INTEGER), written)
+
+
+def least_size(endpoint_id: str, branch_id: str) -> int:
+    """Bytes that `measure` would find at least, whatever the compute said. Raises OSError."""
+    beside, taken = sizes_on_disk(data_dir(branch_id), measured=["pg_wal"])
+    beside += size_outside_of_data(endpoint_id, branch_id)
+    log = max(0, taken["pg_wal"] - POSTGRES_LOG_BYTES)
+    return min(max(0, beside - PLATFORM_BYTES) + log, MAX_INTEGER)
 
 
 def size_outside_of_data(endpoint_id: str | None, branch_id: str) -> int:

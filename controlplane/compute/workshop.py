@@ -6,7 +6,7 @@ and its maker holds the lock of that name.
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from django.conf import settings
@@ -14,6 +14,7 @@ from django.conf import settings
 from controlplane.compute import compute
 from controlplane.compute.data import branch_data
 from controlplane.compute.data.branch_data import branch_dir, data_dir
+from controlplane.compute.data.outbound import OutboundNotBlocked, hold_compute
 from controlplane.compute.data.state_directory import access_files
 from controlplane.compute.extensions import offered_extensions
 from controlplane.compute.host.accounts import account_of, set_owner
@@ -81,6 +82,9 @@ def serving(
         clear_stale_pid_file(data, sockets=sockets)
         # A compute that was taken over may have written it, and it would override ours.
         put_into(data, "postgresql.auto.conf", "", account)
+        # It needs no network, but runs as well on a host that cannot filter.
+        with suppress(OutboundNotBlocked):
+            hold_compute(branch_id, closed=True)
         with lease(branch_id) as inherited:
             start_postgres(
                 data,

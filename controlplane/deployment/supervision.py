@@ -1,6 +1,7 @@
 """Runs the Procfile's processes under supervisor, for `manage.py up`."""
 
 import os
+import pwd
 import re
 import signal
 import subprocess
@@ -16,11 +17,15 @@ from xmlrpc.client import Fault, ServerProxy
 import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
-from controlplane.process_accounts import SERVES_UNTIL_REPLACED
+from controlplane.compute.host.accounts import SERVICE_ACCOUNT
+from controlplane.compute.host.foreign_files import process_file
+from controlplane.process_accounts import KINDS, SERVES_UNTIL_REPLACED
 
 # Marks every process of ours, so that the next `up` finds what a killed `up` left running. Computes
 # are not marked: they may keep running.
 MARK = "PERCH_UP"
+# More than the kernel lets a program be started with.
+MAX_ENVIRONMENT_BYTES = 6 << 20
 # All programs are in one group: supervisor stops groups in turn, with a second between them.
 GROUP = "perch"
 
@@ -200,7 +205,7 @@ def end_leftovers(state_dir: Path) -> list[int]:
     the next proxy takes over.
     """
     found = _marked(state_dir)
-    supervisors = [process for process in found if "supervisord" in " ".join(_command_of(process))]
+    supervisors = [process for process in found if b"supervisord" in _command_of(process)]
     postgres = [process for process in found if _is_postgres(process)]
     proxies = [process for process in found if _is_proxy(process)]
     kept = [process for process in proxies if _name_of(process) == SERVES_UNTIL_REPLACED]
@@ -231,37 +236,38 @@ def _end(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
 
 
 def _marked(state_dir: Path) -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if _is_marked(process, state_dir)]
+    """The processes with the mark, of Perch's own accounts: any other process could have it too."""
+    mark = b"\0%b=%b\0" % (MARK.encode(), os.fsencode(state_dir))
+    own = {os.geteuid()}
+    if os.geteuid() == 0:
+        for name in {SERVICE_ACCOUNT, *(kind.account for kind in KINDS.values())}:
+            with suppress(KeyError):
+                own.add(pwd.getpwnam(name).pw_uid)
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            # Not the owner of its files in /proc: a process can make that root.
+            if process.pid != os.getpid() and own.issuperset(process.uids()):
+                environment = process_file(process.pid, "environ", MAX_ENVIRONMENT_BYTES)
+                if mark in b"\0%b\0" % environment:
+                    found.append(process)
+    return found
 
 
 def _is_proxy(process: psutil.Process) -> bool:
-    return _command_of(process)[-1:] == ["proxy"]
+    return _command_of(process).endswith(b"\0proxy\0")
 
 
 def _name_of(process: psutil.Process) -> str:
-    try:
-        return str(process.name())
-    except psutil.Error:
-        return ""
+    return os.fsdecode(process_file(process.pid, "comm").strip())
 
 
 def _is_postgres(process: psutil.Process) -> bool:
-    return Path((_command_of(process) or [""])[0]).name.startswith("postgres")
+    return re.match(rb"([^\0]*/)?postgres", _command_of(process)) is not None
 
 
-def _is_marked(process: psutil.Process, state_dir: Path) -> bool:
-    try:
-        marked = process.environ().get(MARK) == str(state_dir)
-    except psutil.Error:
-        return False
-    return marked and process.pid != os.getpid()
-
-
-def _command_of(process: psutil.Process) -> list[str]:
-    try:
-        return list(process.cmdline())
-    except psutil.Error:
-        return []
+def _command_of(process: psutil.Process) -> bytes:
+    return process_file(process.pid, "cmdline")
 
 
 def _send(process: psutil.Process, number: signal.Signals) -> None:

@@ -4,9 +4,10 @@ stop on a full disk.
 While the free space, or the number of free inodes, is below half of its reserve, each round stops
 the compute that has written most since the last one; files count as a block at least, and those
 that are open as well when they were deleted. A compute is not stopped if it has written too little
-to matter. A stopped compute does not start again until the whole reserve is free.
-Only this worker's memory holds which computes these are: after the worker has restarted they may
-start, and are stopped again if they continue.
+to matter. If much is lost that no compute is seen to have taken, those that may keep what cannot be
+measured are stopped one by one until it comes back. A stopped compute does not start again until
+the whole reserve is free. Only this worker's memory holds which computes these are: after the
+worker has restarted they may start, and are stopped again if they continue.
 """
 
 import logging
@@ -35,22 +36,34 @@ _sizes: dict[str, int] = {}
 _free = 0
 # The ids of the branches whose computes were stopped because of what they wrote.
 _stopped: set[str] = set()
+# The bytes that the disk has lost since it is short, and that no branch is seen to have taken.
+_missing = 0
+# The part of the reserve that may be missing before computes are stopped for it.
+MISSING_PART = 8
 
 
 def guard_disk(host: Host) -> None:
     """Stop a compute that fills the disk, then make sure that the metadata can be written. The
     order matters: space freed by giving back the ballast would be filled like all space before."""
-    global _free
+    global _free, _missing
     space = host_space()
     if space.is_short:
-        growth, lost, _free = _growth(), _free - space.free, space.free
+        (growth, unsure), lost, _free = _growth(), _free - space.free, space.free
+        _missing = max(0, _missing + lost - sum(growth.values()))
         if space.is_critical:
             # Whoever has grown most has grown by its even share at least, unless what fills the
             # disk is not to be seen: then an innocent one would be stopped in its place.
-            _stop_fastest_growing(growth, space.shortage, least=lost // (2 * len(growth) or 1))
+            least, much = lost // (2 * len(growth) or 1), space.reserve // MISSING_PART
+            if _missing > much:
+                # Those that could not be measured are stopped one by one, until the space comes
+                # back; and once the disk is almost full, all.
+                suspects = unsure | growth.keys() if space.free < much else unsure
+                growth |= {name: growth.get(name, 0) + _missing for name in suspects - _stopped}
+            _stop_fastest_growing(growth, space.shortage, least=least)
     else:
         _sizes.clear()
         _stopped.clear()
+        _free = _missing = 0
     make_room()
 
 
@@ -59,22 +72,26 @@ def start_refusal(branch_id: str) -> str | None:
     return REFUSAL if branch_id in _stopped else None
 
 
-def _growth() -> dict[str, int]:
-    """Return by how many bytes each running branch has grown since the last look."""
+def _growth() -> tuple[dict[str, int], set[str]]:
+    """Return by how many bytes each running branch has grown since the last look, and the branches
+    that may keep more than was seen."""
     # Of an account that all share it cannot be told whose files it keeps open.
-    found, processes = {}, processes_by_number() if shared_account() is None else {}
+    found, unsure, processes = {}, set(), processes_by_number() if shared_account() is None else {}
     for branch_id, endpoint_id in compute.running_branches().items():
         try:
             data, account = data_dir(branch_id), account_of(branch_dir(branch_id))
-            found[branch_id] = size_on_disk(data)
-            found[branch_id] += unlinked_bytes(processes.get(account.uid, ()), at=data)
+            unlinked, is_all = unlinked_bytes(processes.get(account.uid, ()), at=data)
+            if not is_all:
+                unsure.add(branch_id)
+            found[branch_id] = size_on_disk(data) + unlinked
             found[branch_id] += size_outside_of_data(endpoint_id, branch_id)
         except (OSError, AccountUnusable) as error:
+            unsure.add(branch_id)
             log.warning("size unknown", extra={"branch": branch_id, "error": str(error)})
     growth = {name: size - _sizes[name] for name, size in found.items() if name in _sizes}
     _sizes.clear()
     _sizes.update(found)
-    return growth
+    return growth, unsure
 
 
 def _stop_fastest_growing(growth: dict[str, int], shortage: str, *, least: int) -> None:

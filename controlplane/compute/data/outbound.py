@@ -15,7 +15,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -86,10 +86,13 @@ def complaint() -> str:
     return _state.complaint
 
 
-def hold_outbound(closed: Collection[str]) -> None:
-    """Make the table restrict the accounts of all branches of this host. Those of the branches
-    `closed` may connect nowhere."""
+def hold_outbound(read_closed: Callable[[], Collection[str]]) -> None:
+    """Make the table restrict the accounts of all branches of this host. Those of the branches that
+    `read_closed` returns may connect nowhere, nor may those of branches that are being made."""
     with _lock:
+        # Read here, so that none is opened again that was closed for a start since then.
+        # What begins with a dot is being made: only the platform works there.
+        closed = {"", *read_closed()}
         _state.complaint = _missing_program()
         if _state.complaint:
             _state.computes = None
@@ -100,7 +103,7 @@ def hold_outbound(closed: Collection[str]) -> None:
         shut = frozenset(
             number
             for number in computes
-            if any(place.name.lstrip(".").partition(".")[0] in closed for place in found[number])
+            if any(place.name.partition(".")[0] in closed for place in found[number])
         )
         if (computes, shut) != (_state.computes, _state.closed) or not _table_exists():
             _write(computes, shut)

@@ -9,10 +9,13 @@ that group is there, so notes need not be removed.
 
 import fcntl
 import os
+import re
 import secrets
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 
 from controlplane.compute.host.accounts import (
@@ -21,8 +24,13 @@ from controlplane.compute.host.accounts import (
     account_range,
     shared_account,
 )
+from controlplane.compute.host.foreign_files import process_file
 
 CLAIMS = Path("/run/perch/accounts")
+# For one compute. Each descriptor takes some microseconds, and there may be millions.
+MAX_UNLINKED_SECONDS = 0.5
+# Says of a socket that descriptors wait in it to be received.
+HOLDS_FILES = re.compile(rb"^scm_fds:\s*[1-9]", re.MULTILINE)
 # Of /proc/<pid>/status: the lines before those with the user and group ids are short.
 MAX_STATUS_BYTES = 1024  # bytes
 
@@ -88,21 +96,53 @@ def processes_by_number() -> Mapping[int, list[int]]:
     return found
 
 
-def unlinked_bytes(pids: Collection[int], *, at: Path) -> int:
-    """Bytes that the processes keep on the disk of `at` in open files that no directory has any
-    more."""
-    device, found = at.stat().st_dev, dict[int, int]()
-    for pid in pids:
-        place = f"/proc/{pid}/fd"
-        with suppress(OSError):
-            for name in os.listdir(place):
-                with suppress(OSError):
-                    # Not every file may be looked at: one on a disk of its owner may block.
-                    if os.readlink(f"{place}/{name}").endswith(" (deleted)"):
-                        status = os.stat(f"{place}/{name}")
-                        if status.st_dev == device and status.st_nlink == 0:
-                            found[status.st_ino] = status.st_blocks * 512
-    return sum(found.values())
+def unlinked_bytes(pids: Collection[int], *, at: Path) -> tuple[int, bool]:
+    """Bytes that the processes keep on the disk of `at` in files that no directory has any more,
+    and whether these are all: files that are only mapped, or that wait in a socket, cannot be
+    measured, and there may be more than there is time for."""
+    device, until = at.stat().st_dev, time.monotonic() + MAX_UNLINKED_SECONDS
+    found, is_all = dict[int, int](), True
+    for inode, size in chain.from_iterable(_unlinked_files(pid, device) for pid in pids):
+        if size:
+            found[inode] = size
+        elif size is None and inode not in found:
+            is_all = False
+        if time.monotonic() > until:
+            return sum(found.values()), False
+    return sum(found.values()), is_all
+
+
+def _unlinked_files(pid: int, device: int) -> Iterator[tuple[int, int | None]]:
+    """The inodes and bytes of the process's unlinked files. The bytes are None if they cannot be
+    told, and both are 0 for any other open file."""
+    # Each thread may have descriptors of its own, and the first one may have ended.
+    for thread in _entries(f"/proc/{pid}/task"):
+        for link in chain([f"{thread}/exe"], _entries(f"{thread}/fd")):
+            found: tuple[int, int | None] = (0, 0)
+            with suppress(OSError):
+                kind = os.readlink(link)
+                # Not every file may be looked at: one on a disk of its owner may block.
+                if kind.endswith(" (deleted)"):
+                    status = os.stat(link)
+                    if status.st_dev == device and status.st_nlink == 0:
+                        found = status.st_ino, status.st_blocks * 512
+                elif kind.startswith("socket:"):
+                    name = link.removeprefix(f"/proc/{pid}/").replace("fd/", "fdinfo/")
+                    found = 0, None if HOLDS_FILES.search(process_file(pid, name)) else 0
+            yield found
+        with suppress(OSError), open(f"{thread}/maps", "rb") as maps:
+            for line in maps:
+                if line.endswith(b" (deleted)\n"):
+                    _, _, _, disk, number, _ = line.split(None, 5)
+                    major, minor = (int(part, 16) for part in disk.split(b":"))
+                    if os.makedev(major, minor) == device:
+                        yield int(number), None
+
+
+def _entries(place: str) -> Iterator[str]:
+    with suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            yield entry.path
 
 
 def _user_ids(pid: str) -> set[int]:

@@ -33,28 +33,30 @@ _LINKS, _TRUNCATES, _TCP, _CONTROLS, _SCOPES = 2, 3, 4, 5, 6
 _BIND, _CONNECT = 1, 2
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _PATH_BENEATH, _ASK_VERSION = 444, 445, 446, 1, 1
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
-# By the machine: how seccomp names it, the numbers of `socket` and `clone`, and those of calls that
-# are refused: ptrace, process_vm_readv, process_vm_writev, io_uring_setup, whose rings could open
-# sockets; semget, msgget and mq_open, as all of a host share what these may make; unshare, setns,
-# bpf, perf_event_open, userfaultfd, add_key, request_key and keyctl, which lead to code of the
-# kernel that Postgres does not need.
+# By the machine: how seccomp names it, the numbers of `socket`, `clone` and `prctl`, and those of
+# calls that are refused: ptrace, process_vm_readv, process_vm_writev, io_uring_setup, whose rings
+# could open sockets; semget, msgget and mq_open, as all of a host share what these may make;
+# unshare, setns, bpf, perf_event_open, userfaultfd, add_key, request_key and keyctl, which lead to
+# code of the kernel that Postgres does not need.
 _CALLS = {
     "x86_64": (
-        *(0xC000003E, 41, 56),
+        *(0xC000003E, 41, 56, 157),
         (101, 310, 311, 425, 64, 68, 240, 272, 308, 321, 298, 323, 248, 249, 250),
     ),
     "aarch64": (
-        *(0xC00000B7, 198, 220),
+        *(0xC00000B7, 198, 220, 167),
         (117, 270, 271, 425, 190, 186, 180, 97, 268, 280, 241, 282, 217, 218, 219),
     ),
 }
+# The option of `prctl` by which a process chooses where its command line and its environment are.
+_SET_MEMORY_MAP = 35
 # A filter cannot read what clone3 is asked for. Without it, the C library uses `clone`.
 _CLONE3, _NEW_USER_NAMESPACE = 435, 0x10000000
 _LOAD, _EQUALS, _AT_LEAST, _HAS_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _REFUSE, _NO_SUCH_CALL = 0x7FFF0000, 0x00050000 | 1, 0x00050000 | 38  # EPERM, ENOSYS
 # The offsets in struct seccomp_data.
 _NUMBER, _MACHINE, _FAMILY, _PROTOCOL = 0, 4, 16, 32
-_CLONE_FLAGS = _FAMILY
+_CLONE_FLAGS = _OPTION = _FAMILY
 # Numbers from here on are of x86_64's other interface, x32.
 _FOREIGN = 0x40000000
 # Landlock rules these protocols alone. Others, such as MPTCP, would take TCP ports as well.
@@ -169,7 +171,7 @@ def _restrict_calls(families: Iterable[int], internet: Iterable[int] = ()) -> No
     if machine not in _CALLS:
         log.warning("no system calls are refused to pg_upgrade on %s", machine)
         return
-    name, of_socket, of_clone, refused = _CALLS[machine]
+    name, of_socket, of_clone, of_prctl, refused = _CALLS[machine]
     allow, refuse = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)
     # Each line: code, how many lines to skip if it is so, and if not, and what to compare with.
     lines = [
@@ -177,6 +179,8 @@ def _restrict_calls(families: Iterable[int], internet: Iterable[int] = ()) -> No
         *((_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _FOREIGN), refuse),
         *(line for one in refused for line in ((_EQUALS, 0, 1, one), refuse)),
         *((_EQUALS, 0, 1, _CLONE3), (_RETURN, 0, 0, _NO_SUCH_CALL)),
+        *((_EQUALS, 0, 4, of_prctl), (_LOAD, 0, 0, _OPTION)),
+        *((_EQUALS, 0, 1, _SET_MEMORY_MAP), refuse, allow),
         *((_EQUALS, 0, 4, of_clone), (_LOAD, 0, 0, _CLONE_FLAGS)),
         *((_HAS_BIT, 0, 1, _NEW_USER_NAMESPACE), refuse, allow),
         *((_EQUALS, 1, 0, of_socket), allow),

@@ -1,4 +1,5 @@
-"""Reads and removes files in directories that belong to a compute's account.
+"""Reads and removes files in directories that belong to a compute's account, and reads its
+processes' files in /proc.
 
 That account may have put anything in place of a file: a link to a file of ours, a pipe without a
 writer, an endless file. So only regular files are read, up to a limit. Files that only Perch may
@@ -17,6 +18,7 @@ from controlplane.compute.host.tree import NEW_FILE, REGULAR, open_directory
 # Errors of opening a missing file, a link or a socket in a file's place, and a file on which its
 # owner holds a lease (fcntl(2), F_SETLEASE), so that opening it would have to wait.
 ABSENT_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EAGAIN}
+MAX_PROCESS_FILE_BYTES = 64 << 10
 
 
 def read_regular(
@@ -67,3 +69,15 @@ def remove_from(directory: Path, *names: str) -> None:
     except OSError as error:
         if error.errno not in ABSENT_ERRNOS:
             raise
+
+
+def process_file(pid: int | str, name: str, limit: int = MAX_PROCESS_FILE_BYTES) -> bytes:
+    """The first `limit` bytes of a file of the process in /proc; b"" if it has ended. A process can
+    make its command line and its environment as long as its memory."""
+    with suppress(OSError):
+        file = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(file, limit)
+        finally:
+            os.close(file)
+    return b""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from controlplane.compute.host.foreign_files import process_file
 from controlplane.compute.host.patience import remaining, report_progress
 
 # How often to poll whether it is over: after a share of the time taken so far, within bounds in
@@ -111,10 +112,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def cmdline_of(pid: int) -> bytes:
-    try:
-        return (PROC / f"{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+    return process_file(pid, "cmdline")
 
 
 def _work(pid: int) -> tuple[str, int] | None:

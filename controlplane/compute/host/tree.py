@@ -15,7 +15,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -29,8 +29,9 @@ NAME = re.compile(r"[A-Za-z0-9._-]+")
 # zeros take no room on disks that compress, and others little. Trees of our own were checked when
 # they were copied, perhaps to a disk that compresses more.
 FREE_CLAIM_BYTES, CLAIMED_PER_BYTE, CLAIMED_BY_OURS = 16 << 30, 64, 4096
-# Bytes beyond its end that a disk may reserve for a file that grows, besides its size once more.
-RESERVED_BYTES = 1 << 20
+# Bytes beyond its end that a disk may reserve for a growing file, besides its size once more, and
+# the same for all files of a tree.
+RESERVED_BYTES, MAX_RESERVED_BYTES = 1 << 20, 64 << 20
 # Postgres makes no deeper directories; deeper ones were made by something else.
 MAX_DEPTH = 8
 
@@ -88,19 +89,24 @@ def tree_size(source: Path, *, skip: Collection[str] = ()) -> int:
     return sum(bytes_held(os.fstat(file)) for file in files_in(source, skip=skip))
 
 
-def size_on_disk(
-    source: Path, *, measured: Collection[str] = (), least: int = MIN_FILE_BYTES
-) -> int:
+def size_on_disk(source: Path) -> int:
     """Bytes that the tree takes of the disk, with all that anybody has put there. A file or
-    directory takes `least` at least. The files directly in the directories `measured` count only
-    with what they take beyond their sizes. A tree that is deeper than any of Postgres is not gone
+    directory takes MIN_FILE_BYTES at least. A tree that is deeper than any of Postgres is not gone
     through: it counts as all that its disk holds, so that nobody escapes a limit by it. Raises
     OSError."""
+    return sizes_on_disk(source, measured=())[0]
+
+
+def sizes_on_disk(source: Path, *, measured: Collection[str]) -> tuple[int, Mapping[str, int]]:
+    """The same without what the files directly in the directories `measured` take within their
+    sizes, and this for each of these directories. Raises OSError."""
     with open_directory(source) as reading:
+        sizes = _Sizes(measured)
         try:
-            return _size_of(reading, "", {f"{one}/" for one in measured}, least)
+            sizes.add_directory(reading, "")
         except TreeUntrusted:
-            return _used_of_disk(reading)
+            return _used_of_disk(reading), dict.fromkeys(measured, 0)
+        return sizes.beside(), sizes.of_measured
 
 
 def _used_of_disk(directory: int) -> int:
@@ -197,27 +203,45 @@ def named_entries(directory: int, place: str) -> "Iterator[os.DirEntry[str]]":
         yield from (entry for entry in entries if NAME.fullmatch(entry.name))
 
 
-def _size_of(directory: int, place: str, measured: Collection[str], least: int) -> int:
-    check_depth(place)
-    size = least
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            # Its owner may put something else in place of a directory meanwhile.
-            with suppress(FileNotFoundError, NotADirectoryError):
-                if entry.is_dir(follow_symlinks=False):
-                    with open_directory(entry.name, within=directory) as found:
-                        size += _size_of(found, f"{place}{entry.name}/", measured, least)
-                    continue
-                status = entry.stat(follow_symlinks=False)
-                taken = max(least, _bytes_taken(status))
-                size += max(0, taken - status.st_size) if place in measured else taken
-    return size
+class _Sizes:
+    """Sums up what a tree takes of the disk, in bytes."""
 
+    def __init__(self, measured: Collection[str]) -> None:
+        self.of_measured = dict.fromkeys(measured, 0)
+        self._beside = self._held = self._reserved = 0
 
-def _bytes_taken(found: os.stat_result) -> int:
-    allocated = found.st_blocks * 512
-    # Whoever reserves more than the disk itself does, takes it from the others.
-    return allocated if allocated > 2 * found.st_size + RESERVED_BYTES else bytes_held(found)
+    def beside(self) -> int:
+        """What is not in `of_measured`."""
+        return self._beside + max(0, self._reserved - self._held - MAX_RESERVED_BYTES)
+
+    def add_directory(self, directory: int, place: str) -> None:
+        """`place` is as for `named_entries`. Raises TreeUntrusted, OSError."""
+        check_depth(place)
+        # One that held many names keeps its blocks.
+        self._beside += max(MIN_FILE_BYTES, os.fstat(directory).st_blocks * 512)
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                # Its owner may put something else in place of a directory meanwhile.
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    if entry.is_dir(follow_symlinks=False):
+                        with open_directory(entry.name, within=directory) as found:
+                            self.add_directory(found, f"{place}{entry.name}/")
+                    else:
+                        self._add_file(entry.stat(follow_symlinks=False), place[:-1])
+
+    def _add_file(self, found: os.stat_result, place: str) -> None:
+        allocated, held = found.st_blocks * 512, bytes_held(found)
+        # Whoever reserves more than the disk itself does, takes it from the others.
+        if not found.st_size or allocated > 2 * found.st_size + RESERVED_BYTES:
+            held = allocated
+        self._held += held
+        self._reserved += allocated - held
+        taken = max(MIN_FILE_BYTES, held)
+        if place in self.of_measured:
+            within = min(taken, found.st_size)
+            self.of_measured[place] += within
+            taken -= within
+        self._beside += taken
 
 
 def entries_in(

@@ -24,6 +24,7 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute.host.binaries import majors, postgres_bin
+from controlplane.compute.host.foreign_files import process_file
 from controlplane.compute.host.listing import Listing
 from controlplane.process_accounts import acts_as_root
 
@@ -198,13 +199,16 @@ def _is_for(pid: str, place: Path, owner: int | None) -> bool:
             return True
         # PgBouncer, and a Postgres that has not changed to its directory yet, are still where they
         # were started. The command line of any other process need not be read.
-        if works_in != STARTED_IN or os.stat(f"/proc/{pid}").st_uid != owner:
+        if (
+            works_in != STARTED_IN
+            or os.stat(f"/proc/{pid}").st_uid != owner
+            or not _runs_a_program_of_computes(pid)
+        ):
             return False
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            arguments = file.read().split(b"\0")
     except OSError:
         return False
-    return any(_lies_in(os.fsdecode(argument), place) for argument in arguments)
+    arguments = b"\0%b\0" % process_file(pid, "cmdline")
+    return any(b"\0%b%b" % (os.fsencode(place), end) in arguments for end in (b"\0", b"/"))
 
 
 def _lies_in(path: str, place: Path) -> bool:
@@ -213,10 +217,15 @@ def _lies_in(path: str, place: Path) -> bool:
 
 def _is_occupant(process: psutil.Process, owner: int | None) -> bool:
     try:
-        program = os.readlink(f"/proc/{process.pid}/exe").removesuffix(" (deleted)")
-        return Path(program).name in _programs() and set(process.uids()) == {owner}
+        return _runs_a_program_of_computes(process.pid) and set(process.uids()) == {owner}
     except OSError:
         return False
+
+
+def _runs_a_program_of_computes(pid: int | str) -> bool:
+    """Raises OSError."""
+    program = os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
+    return Path(program).name in _programs()
 
 
 @functools.cache

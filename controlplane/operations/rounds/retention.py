@@ -28,9 +28,10 @@ from controlplane.operations.locks import apart, locked_project
 
 log = logging.getLogger(__name__)
 
-# The most projects, and the most old operations, that one round handles; the next round continues.
-BATCH_SIZE = 200
-MAX_OLD_OPERATIONS = 5_000
+# The most projects that a round handles, the old operations in a batch, and the batches in a round;
+# the next round continues.
+BATCH_SIZE = 2_000
+OLD_OPERATIONS_BATCH, MAX_BATCHES = 5_000, 40
 # By project, because the index begins with it. The operations of a branch that could not be made
 # are kept: when a client connects, it is made again by what they say.
 OLD_OPERATIONS = """
@@ -77,12 +78,15 @@ def forget_operations(host: Host) -> None:
         "host": host.id,
         "unfinished": [*UNFINISHED],
         "ready": BranchState.READY,
-        "most": MAX_OLD_OPERATIONS,
+        "most": OLD_OPERATIONS_BATCH,
     }
-    with connection.cursor() as cursor:
-        cursor.execute(OLD_OPERATIONS, values)
-        ids = [row[0] for row in cursor.fetchall()]
-    Operation.objects.filter(id__in=ids).delete()
+    for _ in range(MAX_BATCHES):
+        with connection.cursor() as cursor:
+            cursor.execute(OLD_OPERATIONS, values)
+            ids = [row[0] for row in cursor.fetchall()]
+        Operation.objects.filter(id__in=ids).delete()
+        if len(ids) < OLD_OPERATIONS_BATCH:
+            break
 
 
 def _forget_accounts(before: datetime) -> None:

@@ -70,21 +70,31 @@ def measure(endpoints: Iterable[Endpoint]) -> None:
     looked_at = list(endpoints)
     branches = {endpoint.id: endpoint.branch_id for endpoint in looked_at}
 
-    def look(endpoint_id: str) -> observation.Measures:
-        return observation.measure(endpoint_id, branches[endpoint_id])
+    def look(endpoint_id: str) -> observation.Measures | int:
+        try:
+            return observation.measure(endpoint_id, branches[endpoint_id])
+        except Exception as error:
+            log.info("size not told", extra={"endpoint": endpoint_id, "error": repr(error)})
+            return observation.least_size(endpoint_id, branches[endpoint_id])
 
     for endpoint, found in look_at_each(looked_at, look, at="size"):
-        meter, written = endpoint.branch.meter, found.written
         with apart(endpoint.branch_id):
+            if isinstance(found, int):
+                # No compute escapes its limit by giving no proper answer.
+                logical = endpoint.branch.logical_size
+                beside = max(endpoint.branch.auxiliary_size, found - (logical or 0))
+                _note_sizes(endpoint, logical, beside)
+                continue
             # First: a position that cannot be noted must not hide the size.
-            _note_sizes(endpoint, found)
+            _note_sizes(endpoint, found.logical_size, found.auxiliary_size)
+            meter, written = endpoint.branch.meter, found.written
             # Most running branches are not written to, so most cost no query.
             if (meter.written_data, meter.written_position) != (written.data, written.position):
                 note_written(endpoint.branch_id, written)
 
 
-def _note_sizes(endpoint: Endpoint, found: observation.Measures) -> None:
-    sizes = {"logical_size": found.logical_size, "auxiliary_size": found.auxiliary_size}
+def _note_sizes(endpoint: Endpoint, logical: int | None, auxiliary: int) -> None:
+    sizes = {"logical_size": logical, "auxiliary_size": auxiliary}
     if all(getattr(endpoint.branch, name) == size for name, size in sizes.items()):
         return
     if endpoint.project.account.branch_size_limit is None:
@@ -93,7 +103,7 @@ def _note_sizes(endpoint: Endpoint, found: observation.Measures) -> None:
         _hold_to_limit(endpoint, sizes)
 
 
-def _hold_to_limit(endpoint: Endpoint, sizes: Mapping[str, int]) -> None:
+def _hold_to_limit(endpoint: Endpoint, sizes: Mapping[str, int | None]) -> None:
     """Store the sizes and, in the same transaction, schedule what follows from them.
 
     Does nothing while the project is busy, or the endpoint has unfinished operations: a
@@ -106,7 +116,7 @@ def _hold_to_limit(endpoint: Endpoint, sizes: Mapping[str, int]) -> None:
         under_way = any(row.endpoint_id == endpoint.id for row in unfinished(project.id))
         if still is None or still.branch_id != endpoint.branch_id or under_way:
             return
-        size = sum(sizes.values())
+        size = sum(filter(None, sizes.values()))
         action = _consequence(still.branch, size)
         Branch.objects.filter(id=still.branch_id).update(**sizes)
         if action:

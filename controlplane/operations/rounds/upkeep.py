@@ -169,7 +169,7 @@ def hold_outbound(host: Host) -> None:
     )
     closed = Branch.objects.filter(project__in=projects, deleted_at=None)
     before = outbound.complaint()
-    outbound.hold_outbound(set(closed.values_list("id", flat=True)))
+    outbound.hold_outbound(lambda: set(closed.values_list("id", flat=True)))
     if (why := outbound.complaint()) and why != before:
         log.warning("computes' connections are not filtered", extra={"reason": why})
 

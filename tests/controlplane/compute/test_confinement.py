@@ -58,9 +58,12 @@ attempt("connected", connect)
 attempt("signalled", lambda: os.kill(os.getppid(), 0))
 attempt("read memory", lambda: open("/proc/%d/environ" % os.getppid()).close())
 import ctypes
-libc = ctypes.CDLL(None)
+libc = ctypes.CDLL(None, use_errno=True)
 if libc.ptrace(16, os.getppid(), 0, 0) == 0:
     print("traced")
+ctypes.set_errno(0)
+if libc.prctl(35, 14, 0, 1, 0) and ctypes.get_errno() != 1:
+    print("length of its command line chosen")
 """
 
 

@@ -21,9 +21,12 @@ import pytest
 from controlplane import clock
 from controlplane.compute import compute, observation, pooler, workshop
 from controlplane.compute.catalog.reading import Wanted, is_verifier, read_catalog, read_mark
+from controlplane.compute.data import outbound
+from controlplane.compute.data.branch_data import data_dir
 from controlplane.compute.host import door
+from controlplane.compute.host.accounts import account_of, shared_account
 from controlplane.compute.host.filesystem import lock_branches, remove_tree
-from controlplane.compute.host.foreign_files import read_regular
+from controlplane.compute.host.foreign_files import MAX_PROCESS_FILE_BYTES, read_regular
 from controlplane.compute.host.progress import WORKING, children_of, cmdline_of
 from controlplane.compute.processes import recovery, session
 from controlplane.compute.processes.process import last_errors
@@ -45,6 +48,7 @@ from tests.support.hostile_compute import (
     without_end,
 )
 from tests.support.own_compute import own_branch
+from tests.support.waiting import wait_for
 
 HOLDS_A_LEASE = """
 import fcntl, signal, sys
@@ -80,8 +84,13 @@ def leased(path: Path) -> Iterator[None]:
             child.kill()
 
 
-def test_the_platforms_own_postgres_has_the_platforms_settings() -> None:
+def test_the_platforms_own_postgres_has_the_platforms_settings_and_no_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     branch_id = "br-hostile-heron-1234"
+    closed: set[int] = set()
+    monkeypatch.setattr(outbound, "_state", outbound._State(computes=frozenset()))
+    monkeypatch.setattr(outbound, "_write", lambda _, numbers: closed.update(numbers))
     with lock_branches(branch_id), own_branch(branch_id) as branch:
         # ALTER SYSTEM would write it. No client may, but the compute's account can.
         settings_file = branch / "data" / "postgresql.auto.conf"
@@ -93,6 +102,7 @@ def test_the_platforms_own_postgres_has_the_platforms_settings() -> None:
         with workshop.serving(branch_id, sockets, chosen), session.session(sockets) as connection:
             shown = connection.execute("SHOW fsync").fetchone()
             name = connection.execute("SHOW cluster_name").fetchone()
+        assert shared_account() or closed == {account_of(branch).uid}
         assert (shown, name) == (("on",), (f"schema-{branch_id}",))
         assert (branch / "data" / "mine").read_text().startswith("fsync")
 
@@ -155,6 +165,13 @@ class TestFiles:
         with leased(tmp_path / "file"):
             assert read_regular(tmp_path / "file", 10) == b""
 
+    def test_of_a_command_line_only_a_part_is_read(self, tmp_path: Path) -> None:
+        words = ["x" * 100_000, str(tmp_path)]
+        with subprocess.Popen(["sh", "-c", "read line", *words], stdin=subprocess.PIPE) as child:
+            wait_for(lambda: cmdline_of(child.pid).startswith(b"sh\0"), "its program")
+            assert len(cmdline_of(child.pid)) == MAX_PROCESS_FILE_BYTES
+            child.communicate(b"\n")
+
     def test_a_link_to_another_branchs_log_is_not_measured(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -211,10 +228,18 @@ def looked(*, last: bytes = b"2026-01-01 00:00:00+00", active: bytes = b"1") -> 
     return rows((last, b"f", b"1", active, b"0", b"0", b"0"), types=types)
 
 
-def measured(branch_id: bytes, *, size: bytes = b"1", position: bytes = b"1") -> bytes:
+def measured(
+    branch_id: bytes,
+    *,
+    size: bytes = b"1",
+    position: bytes = b"1",
+    of_platform: bytes = b"5",
+    held: bytes = b"0",
+    places: bytes = b"{base/1}",
+) -> bytes:
     """The answer to a measurement."""
     where = b"/branches/" + branch_id + b"/data"
-    values = (size, b"5", b"0", b"{base/1}", where, position)
+    values = (size, of_platform, held, places, where, position)
     return rows(values, types=(INT8, INT8, INT8, TEXT_ARRAY, TEXT, INT8))
 
 
@@ -314,10 +339,66 @@ class TestAnswers:
         self, sockets: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(observation, "data_of", lambda branch_id: "1")
-        monkeypatch.setattr(observation, "size_on_disk", lambda *_, **__: 2**64)
+        sizes = 2**64, {"pg_wal": 0, "base/1": 0}
+        monkeypatch.setattr(observation, "sizes_on_disk", lambda *_, **__: sizes)
         with hostile_compute(sockets, lambda: [measured(b"br-a", size=b"-5")]):
             found = observation.measure("ep-a", "br-a")
         assert (found.logical_size, found.auxiliary_size) == (0, session.MAX_INTEGER)
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            {},
+            {"size": b"-9000000000", "of_platform": b"-9000000000", "held": b"-9000000000"},
+            {"places": b"{own,base,.,NULL,base/1,base/1,base/2}"},
+        ],
+    )
+    @pytest.mark.parametrize("place", ["own", "base/1"])
+    def test_whatever_a_compute_says_all_that_it_stores_counts(
+        self, sockets: Path, settings: Any, said: dict[str, bytes], place: str
+    ) -> None:
+        settings.STATE_DIR = sockets.parent
+        for name in (place, "pg_wal"):
+            (data_dir("br-a") / name).mkdir(parents=True)
+        with (data_dir("br-a") / place / "file").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 64 << 20)
+        with hostile_compute(sockets, lambda: [measured(b"br-a", **said)]):
+            found = observation.measure("ep-a", "br-a")
+        assert 32 << 20 <= found.logical_size + found.auxiliary_size < 65 << 20
+
+    def test_databases_with_names_that_are_too_long_are_not_remembered(self, sockets: Path) -> None:
+        answer = rows((b"a" * 300,), types=(TEXT,))
+        with (
+            hostile_compute(sockets, lambda: [answer]),
+            session.session(sockets) as opened,
+            pytest.raises(session.NotPostgres),
+        ):
+            observation._last_use_of_tables(opened, "ep-a", clock.now())
+
+    def test_few_databases_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        names = itertools.count()
+
+        class Answers:
+            def execute(self, query: str, values: object = None) -> "Answers":
+                return self
+
+            def fetchall(self) -> list[tuple[str]]:
+                return [(str(next(names)),) for _ in range(8)]
+
+            def fetchone(self) -> tuple[str]:
+                return ("1",)
+
+        @contextmanager
+        def answering(*_: object, **__: object) -> Iterator[Answers]:
+            yield Answers()
+
+        monkeypatch.setattr(observation, "session", answering)
+        monkeypatch.setattr(observation, "_tables", {})
+        for _ in range(9):
+            observation._last_use_of_tables(Answers(), "ep-a", clock.now())  # type: ignore[arg-type]
+        kept, _ = observation._tables["ep-a"]
+        assert len(kept) == 2 * observation.MAX_DATABASES
+        assert "71" in kept
 
     def test_an_endless_answer_is_aborted(
         self, sockets: Path, monkeypatch: pytest.MonkeyPatch

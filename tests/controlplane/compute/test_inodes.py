@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from controlplane.compute.host import space
-from controlplane.compute.host.tree import MIN_FILE_BYTES, size_on_disk, tree_size
+from controlplane.compute.host.tree import MIN_FILE_BYTES, size_on_disk, sizes_on_disk, tree_size
 
 
 def has_inodes(monkeypatch: pytest.MonkeyPatch, total: int, free: int) -> None:
@@ -68,6 +68,6 @@ def test_a_file_or_directory_counts_a_block_at_least(tmp_path: Path) -> None:
     directories = 3 * MIN_FILE_BYTES
     assert size_on_disk(tmp_path) == directories + 2 * 5 * MIN_FILE_BYTES
     # The bytes of the database's files are known.
-    assert size_on_disk(tmp_path, measured=["base/1"]) == (
-        directories + 5 * MIN_FILE_BYTES + MIN_FILE_BYTES + MIN_FILE_BYTES - 100
-    )
+    beside, measured = sizes_on_disk(tmp_path, measured=["base/1"])
+    assert beside == directories + 5 * MIN_FILE_BYTES + MIN_FILE_BYTES + MIN_FILE_BYTES - 100
+    assert measured == {"base/1": 100 + 3 * MIN_FILE_BYTES}

@@ -70,7 +70,7 @@ class TestRules:
         monkeypatch.setattr(outbound, "TABLES", tmp_path / "tables")
         monkeypatch.setattr(settings, "COMPUTE_UIDS", "45720-45729")
         self.use(self.new_state("ours", tmp_path, OURS), monkeypatch)
-        hold_outbound([])
+        hold_outbound(list)
         if complaint():
             pytest.skip(complaint())
         yield
@@ -109,7 +109,7 @@ class TestRules:
         with service() as port:
             monkeypatch.setattr(settings, "PROXY_PORT", port)
             outbound._state.computes = None
-            hold_outbound([])
+            hold_outbound(list)
             assert error_of(OURS, "127.0.0.1", port) == 0
 
     def test_addresses_that_the_operator_allows_can_be_reached(
@@ -118,7 +118,7 @@ class TestRules:
         networks = [ip_network("127.9.0.0/16"), ip_network("fd00::/8")]
         monkeypatch.setattr(settings, "COMPUTE_ALLOWED_NETWORKS", networks)
         outbound._state.computes = None
-        hold_outbound([])
+        hold_outbound(list)
         with service("127.9.9.9") as allowed, service() as port:
             assert error_of(OURS, "127.9.9.9", allowed) == 0
             assert error_of(OURS, "127.0.0.1", port) == errno.EHOSTUNREACH
@@ -126,10 +126,10 @@ class TestRules:
     def test_a_blocked_branch_can_reach_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with service() as port:
             monkeypatch.setattr(settings, "PROXY_PORT", port)
-            hold_outbound([f"br-of-{OURS}"])
+            hold_outbound(lambda: [f"br-of-{OURS}"])
             assert error_of(OURS, "127.0.0.1", port) == errno.EHOSTUNREACH
             assert error_of(OURS, "192.0.2.1", 80) == errno.EHOSTUNREACH
-            hold_outbound([])
+            hold_outbound(list)
             assert error_of(OURS, "127.0.0.1", port) == 0
 
     def test_a_new_branch_is_blocked_before_its_first_start(self, tmp_path: Path) -> None:
@@ -141,18 +141,37 @@ class TestRules:
             assert outbound._state.computes == frozenset({OURS, NEWER})
             assert outbound._state.closed == frozenset({NEWER})
 
+    def test_no_branch_is_closed_while_it_is_read_which_are(self) -> None:
+        def read() -> list[str]:
+            assert outbound._lock.locked()
+            return []
+
+        hold_outbound(read)
+
+    def test_a_branch_that_is_being_made_can_reach_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        place = self.new_state("ours", tmp_path, NEWER) / "branches" / f"br-of-{NEWER}"
+        place.rename(place.with_name(f".{place.name}"))
+        with service() as port:
+            monkeypatch.setattr(settings, "PROXY_PORT", port)
+            hold_outbound(list)
+            assert error_of(OURS, "127.0.0.1", port) == 0
+            assert error_of(NEWER, "127.0.0.1", port) == errno.EHOSTUNREACH
+            assert outbound._state.closed == frozenset({NEWER})
+
     def test_a_table_that_was_flushed_is_written_again(self) -> None:
         with service() as port:
             outbound._nft("delete", "table", "inet", outbound._table())
             assert error_of(OURS, "127.0.0.1", port) == 0
-            hold_outbound([])
+            hold_outbound(list)
             assert error_of(OURS, "127.0.0.1", port) == errno.EHOSTUNREACH
 
     def test_two_services_leave_each_others_tables_alone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.use(self.new_state("theirs", tmp_path, THEIRS), monkeypatch)
-        hold_outbound([])
+        hold_outbound(list)
         with service() as port:
             assert error_of(OURS, "127.0.0.1", port) == errno.EHOSTUNREACH
             assert error_of(THEIRS, "127.0.0.1", port) == errno.EHOSTUNREACH
@@ -166,7 +185,7 @@ class TestRules:
         table = outbound._table()
         (tmp_path / "ours").rename(tmp_path / "elsewhere")
         self.use(self.new_state("theirs", tmp_path, THEIRS), monkeypatch)
-        hold_outbound([])
+        hold_outbound(list)
         assert outbound._nft("list", "table", "inet", table).returncode != 0
 
     def test_a_host_that_cannot_block_refuses_to_start_a_blocked_branch(
@@ -174,7 +193,7 @@ class TestRules:
     ) -> None:
         with monkeypatch.context() as bare:
             bare.setattr(outbound, "_program", lambda: None)
-            hold_outbound([])
+            hold_outbound(list)
             assert "nftables is not installed" in complaint()
             hold_compute(f"br-of-{OURS}", closed=False)
             with pytest.raises(OutboundNotBlocked, match="block_outbound_connections"):

@@ -9,6 +9,8 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -298,3 +300,22 @@ def answers() -> bool:
     with suppress(psycopg.OperationalError), session(socket_dir(ENDPOINT)) as connection:
         return connection.execute("SELECT 1").fetchone() == (1,)
     return False
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts")
+def test_a_flood_of_files_in_shared_memory_is_removed_quickly() -> None:
+    number = 50_777
+    script = "mkdir -p d/e; : > d/e/f; chmod 0 d/e d; ln -s /etc link; touch f{1..999}"
+    place = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    place.chmod(0o777)
+    try:
+        subprocess.run(["bash", "-c", script], cwd=place, user=number, group=number, check=True)
+        for entry in place.iterdir():
+            entry.rename(place.with_name(f"{place.name}-{entry.name}"))
+        began = time.monotonic()
+        account_processes._end_account(number)
+        assert time.monotonic() - began < 3
+        assert number not in account_processes.owners_of_objects()
+        assert Path("/etc/passwd").exists()
+    finally:
+        place.rmdir()

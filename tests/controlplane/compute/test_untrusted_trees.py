@@ -21,6 +21,7 @@ from controlplane.compute.host.tree import (
     files_in,
     open_directory,
     size_on_disk,
+    sizes_on_disk,
     tree_size,
 )
 from controlplane.history.store.trees import tree_stream
@@ -52,6 +53,10 @@ def given(tree: Path) -> Path:
 def sparse(path: Path, size: int) -> None:
     path.touch()
     os.truncate(path, size)
+
+
+def reserve(size: int, path: Path) -> None:
+    subprocess.run(["fallocate", "--keep-size", "--length", str(size), path], check=True)
 
 
 def packed(tree: Path) -> int:
@@ -164,12 +169,32 @@ def test_what_was_copied_before_such_trees_were_refused_ends(tree: Path) -> None
 
 def test_bytes_beyond_the_end_of_a_file_are_seen(tree: Path) -> None:
     """Postgres measures its databases by the sizes of their files."""
-    before = size_on_disk(tree, measured=["base/5"])
+    before, _ = sizes_on_disk(tree, measured=["base/5"])
     path = tree / "base" / "5" / "1259"
     for size, more in ((64 << 10, 0), (32 * MIB, 32 * MIB - 8192)):
-        subprocess.run(["fallocate", "--keep-size", "--length", str(size), path], check=True)
-        assert size_on_disk(tree, measured=["base/5"]) == before + more
+        reserve(size, path)
+        assert sizes_on_disk(tree, measured=["base/5"])[0] == before + more
     assert tree_size(tree) == 8192
+
+
+@pytest.mark.parametrize("content", [b"", b"1"])
+def test_bytes_that_many_files_reserve_are_seen(tree: Path, content: bytes) -> None:
+    """A disk reserves little for files that do not grow."""
+    before, count = size_on_disk(tree), 200
+    for number in range(count):
+        (tree / str(number)).write_bytes(content)
+        reserve(MIB, tree / str(number))
+    assert size_on_disk(tree) - before >= (count - 65) * MIB
+    assert content or size_on_disk(tree) - before >= count * MIB
+
+
+def test_a_directory_that_held_many_names_takes_its_blocks(tree: Path) -> None:
+    before = size_on_disk(tree)
+    for number in range(4000):
+        (tree / "base" / f"{number:0200}").touch()
+    for path in (tree / "base").glob("0*"):
+        path.unlink()
+    assert size_on_disk(tree) - before >= (tree / "base").stat().st_blocks * 512 - 4096
 
 
 def test_what_vanishes_is_missing_only_where_all_is_wanted(tree: Path) -> None:

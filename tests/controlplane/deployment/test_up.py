@@ -302,3 +302,20 @@ def test_a_proxy_that_has_not_forked_yet_is_ended_with_what_an_earlier_up_has_le
         assert not psutil.pid_exists(starting.pid)
         assert serving.poll() is None
         serving.communicate(b"\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts")
+def test_a_process_of_another_account_is_not_ended_whatever_it_says_of_itself(
+    tmp_path: Path,
+) -> None:
+    with subprocess.Popen(
+        ["/bin/sh", "-c", "read line"],
+        env={MARK: str(tmp_path)},
+        stdin=subprocess.PIPE,
+        user=50_001,
+        group=50_001,
+        extra_groups=[],
+    ) as process:
+        assert end_leftovers(tmp_path) == []
+        assert process.poll() is None
+        process.communicate(b"\n")

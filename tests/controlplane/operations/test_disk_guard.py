@@ -1,8 +1,12 @@
 """Which compute is stopped when the disk fills up: the one that fills it, however its account hides
 what it writes."""
 
+import ctypes
 import os
+import socket
 import subprocess
+import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +16,8 @@ import pytest
 
 from controlplane.compute import compute
 from controlplane.compute.data.branch_data import branch_dir
+from controlplane.compute.host import account_numbers
+from controlplane.compute.host.account_numbers import unlinked_bytes
 from controlplane.compute.host.accounts import account_of
 from controlplane.compute.host.space import Space
 from controlplane.models import Host
@@ -40,6 +46,8 @@ def stopped(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> l
     (tmp_path / "locks").mkdir()
     monkeypatch.setattr(disk, "_sizes", {})
     monkeypatch.setattr(disk, "_stopped", set())
+    for name in ("_free", "_missing"):
+        monkeypatch.setattr(disk, name, 0)
     settings.STATE_DIR, settings.SOCKET_DIR = tmp_path, tmp_path / "sockets"
     for number, branch_id in enumerate(running, start=50_001):
         for name in ("data", "run"):
@@ -113,6 +121,81 @@ def test_a_deleted_file_that_is_still_open_is_seen(stopped: list[str]) -> None:
             guard()
         writer.stdin.close()
     assert stopped == [GUILTY]
+
+
+def unlinked(place: Path) -> int:
+    """Return the descriptor of a deleted file."""
+    with tempfile.TemporaryFile(dir=place) as file:
+        os.posix_fallocate(file.fileno(), 0, MIB)
+        return os.dup(file.fileno())
+
+
+def test_deleted_files_that_are_only_mapped_or_sent_are_noticed(tmp_path: Path) -> None:
+    own = [os.getpid()]
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long]
+    assert unlinked_bytes(own, at=tmp_path) == (0, True)
+    file = unlinked(tmp_path)
+    mapped = libc.mmap(None, 4096, 1, 1, file, 0)
+    assert unlinked_bytes(own, at=tmp_path) == (MIB, True)
+    os.close(file)
+    assert unlinked_bytes(own, at=tmp_path) == (0, False)
+    libc.munmap(ctypes.c_void_p(mapped), ctypes.c_size_t(4096))
+    file = unlinked(tmp_path)
+    left, right = socket.socketpair()
+    with left, right:
+        socket.send_fds(left, [b"x"], [file])
+        os.close(file)
+        assert unlinked_bytes(own, at=tmp_path) == (0, False)
+    assert unlinked_bytes(own, at=tmp_path) == (0, True)
+
+
+def test_a_deleted_file_of_a_thread_with_descriptors_of_its_own_is_noticed(tmp_path: Path) -> None:
+    seen, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        ctypes.CDLL(None).unshare(0x400)  # CLONE_FILES
+        unlinked(tmp_path)
+        seen.set()
+        go_on.wait(60)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert seen.wait(60)
+    try:
+        assert unlinked_bytes([os.getpid()], at=tmp_path) == (MIB, True)
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_looking_at_open_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account_numbers, "MAX_UNLINKED_SECONDS", 0)
+    assert unlinked_bytes([os.getpid()], at=tmp_path) == (0, False)
+
+
+def test_what_cannot_be_seen_is_searched_among_those_that_cannot_be_measured(
+    stopped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "unlinked_bytes", lambda _, at: (0, GUILTY not in str(at)))
+
+    def look(free: int) -> None:
+        monkeypatch.setattr(disk, "host_space", lambda: replace(NEARLY_FULL, free=free * MIB))
+        write(branch_dir(INNOCENT) / "data" / "little", 100_000)
+        guard()
+
+    for free in (40, 30):
+        look(free)
+    assert stopped == []
+    look(20)
+    assert stopped == [GUILTY]
+    # The space is back.
+    look(60)
+    assert stopped == [GUILTY]
+    # Nobody is known to keep it.
+    look(9)
+    assert stopped == [GUILTY, INNOCENT]
 
 
 def test_who_writes_too_little_to_matter_goes_on(

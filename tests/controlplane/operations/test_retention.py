@@ -27,7 +27,7 @@ from controlplane.models import (
     Project,
     Role,
 )
-from controlplane.operations.rounds import event_retention
+from controlplane.operations.rounds import event_retention, retention
 from controlplane.operations.rounds.event_retention import forget_events
 from controlplane.operations.rounds.retention import forget_deleted, forget_operations
 from tests.controlplane.rows import make_host, make_project
@@ -108,8 +108,9 @@ def test_another_hosts_projects_are_left_alone(account: Account, host: Host) -> 
 
 
 def test_old_operations_of_what_lives(
-    account: Account, host: Host, api: DjangoClient, settings: Any
+    account: Account, host: Host, api: DjangoClient, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(retention, "OLD_OPERATIONS_BATCH", 1)
     project = make_project(account, host)
     Branch.objects.update(current_state=BranchState.READY)
     endpoint = Endpoint.objects.get()

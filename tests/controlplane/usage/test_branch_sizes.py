@@ -2,11 +2,16 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
-from controlplane.models import BRANCH_SIZE_LIMITS, Plan
+from controlplane.compute.data.branch_data import data_dir
+from controlplane.models import BRANCH_SIZE_LIMITS, Account, Branch, Endpoint, Host, Plan
+from controlplane.operations.rounds.sizes import measure
+from tests.controlplane.rows import make_project
 from tests.support.place import Place
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -50,6 +55,24 @@ def test_the_limit_is_that_of_the_plan(stack: Stack, place: Place) -> None:
     unlimited = stack.client()
     made = unlimited.new_project(wait=False)["project"]
     assert made["branch_logical_size_limit"] == 1 << 30
+
+
+def test_a_compute_that_does_not_tell_its_size_has_a_limit_too(
+    account: Account, host: Host, settings: Any, tmp_path: Path
+) -> None:
+    settings.STATE_DIR, settings.SOCKET_DIR = tmp_path, tmp_path / "sockets"
+    make_project(account, host)
+    Endpoint.objects.update(current_state="active")
+    branch = Branch.objects.get()
+    (data := data_dir(branch.id)).mkdir(parents=True)
+    with (data / "file").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 64 << 20)
+    for size, least in ((None, 31 << 20), (5, 31 << 20), (200 << 20, 200 << 20)):
+        Branch.objects.update(logical_size=size, auxiliary_size=0)
+        measure(Endpoint.objects.all())
+        branch.refresh_from_db()
+        assert branch.logical_size == size
+        assert least <= branch.stored_size < max(least, 64 << 20) + 64
 
 
 @pytest.mark.thorough
