@@ -9,6 +9,7 @@ that group is there, so notes need not be removed.
 
 import fcntl
 import os
+import re
 import secrets
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -25,6 +26,8 @@ from controlplane.compute.host.accounts import (
 CLAIMS = Path("/run/perch/accounts")
 # Of /proc/<pid>/status: the lines before those with the user and group ids are short.
 MAX_STATUS_BYTES = 1024  # bytes
+# A process whose first thread has ended is called a zombie too, while its other threads run on.
+ZOMBIE, SEVERAL_THREADS = b"\nState:\tZ", re.compile(rb"\nThreads:\t(?![01]\n)")
 
 
 def new_account(branches: Path) -> Account:
@@ -77,7 +80,7 @@ def directories_by_number(branches: Path) -> Mapping[int, list[Path]]:
 
 def processes_by_number() -> Mapping[int, list[int]]:
     """The ids of this host's processes, by each number of the range that is one of their user ids:
-    real, effective, saved or file system. Zombies are left out."""
+    real, effective, saved or file system. Those that have ended are left out."""
     numbers = account_range()
     found = defaultdict(list)
     for entry in os.listdir("/proc"):
@@ -111,7 +114,7 @@ def _user_ids(pid: str) -> set[int]:
             status = file.read(MAX_STATUS_BYTES)
     except OSError:
         return set()
-    if b"\nState:\tZ" in status:
+    if ZOMBIE in status and not SEVERAL_THREADS.search(status):
         return set()
     _, _, rest = status.partition(b"\nUid:\t")
     return set(map(int, rest.partition(b"\n")[0].split()))
