@@ -208,6 +208,20 @@ def launched_as(
         yield {"args": [*become, *command], **options}
 
 
+def start_as(
+    account: Account,
+    command: Sequence[Path | str],
+    *,
+    most_processes: int | None = None,
+    **given: Any,
+) -> "subprocess.Popen[bytes]":
+    """Start a program as `launched_as` says. `given` is for `subprocess.Popen`. The account's
+    processes can stop the program as soon as it has their user. If Python changed the user, this
+    call would then never return."""
+    with launched_as(account, command, most_processes=most_processes) as launched:
+        return subprocess.Popen(stdin=subprocess.DEVNULL, **{**launched, **given})
+
+
 def launch(
     account: Account,
     command: Sequence[Path | str],
@@ -215,17 +229,11 @@ def launch(
     most_processes: int | None = None,
     **given: Any,
 ) -> "subprocess.Popen[bytes]":
-    """Start a program that goes on without us, as `launched_as` says, and that can bind no TCP port
-    (`started_without_ports`). `given` is for `subprocess.Popen`. Raises OSError."""
-
-    def start() -> "subprocess.Popen[bytes]":
-        with launched_as(account, command, most_processes=most_processes) as launched:
-            # In its own session, so that it survives the worker and its terminal.
-            return subprocess.Popen(
-                stdin=subprocess.DEVNULL, start_new_session=True, **given, **launched
-            )
-
-    return started_without_ports(start)
+    """Start a program that goes on without us, as `start_as` does, and that can bind no TCP port
+    (`started_without_ports`). Raises OSError."""
+    # In its own session, so that it survives the worker and its terminal.
+    given |= {"most_processes": most_processes, "start_new_session": True}
+    return started_without_ports(lambda: start_as(account, command, **given))
 
 
 def limit_command(*, memory: int, file_size: int) -> list[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 from django.conf import settings
 
-from controlplane.compute.host.accounts import account_of, launch, running_as
+from controlplane.compute.host.accounts import account_of, launch, start_as
 from controlplane.compute.host.binaries import bin_for
 from controlplane.compute.host.door import SHUT, SOCKET
 from controlplane.compute.host.foreign_files import read_regular, remove_from
@@ -191,15 +191,13 @@ def check_configuration(data_dir: Path, config_file: Path) -> str | None:
     Raises StartFailed if the check does not end in time, patience.Cancelled.
     """
     bound = min(CHECK_TIMEOUT, remaining())
-    with subprocess.Popen(
-        [
-            bin_for(data_dir) / "postgres",
-            *("-D", data_dir, "-c", f"config_file={config_file}"),
-            *("-c", "log_line_prefix=", "-C", "cluster_name"),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        **running_as(account_of(data_dir.parent)),
+    command: list[Path | str] = [
+        bin_for(data_dir) / "postgres",
+        *("-D", data_dir, "-c", f"config_file={config_file}"),
+        *("-c", "log_line_prefix=", "-C", "cluster_name"),
+    ]
+    with start_as(
+        account_of(data_dir.parent), command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as check:
         try:
             words = _errors_within(bound, check)
@@ -330,8 +328,10 @@ def _errors_within(bound: float, check: "subprocess.Popen[bytes]") -> str:
             part = os.read(check.stderr.fileno(), 1 << 16)
             words += part[: MAX_CHECK_BYTES - len(words)]
             if not part:
-                check.wait(CHECK_TIMEOUT)
-                return words.decode(errors="replace")
+                # It may be stopped, so that it does not end.
+                with suppress(subprocess.TimeoutExpired):
+                    check.wait(max(0.0, deadline - time.monotonic()))
+                    return words.decode(errors="replace")
     raise StartFailed(f"Postgres did not check its settings within {bound:.0f} s")
 
 

@@ -2,9 +2,11 @@
 ever, by stopping the platform's programs, or by ending their first thread."""
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,11 +14,14 @@ import psutil
 import pytest
 
 from controlplane.compute.host.account_numbers import processes_by_number
+from controlplane.compute.host.accounts import Account, start_as
 from controlplane.compute.processes import account_processes
 from controlplane.compute.processes.occupants import is_alive
 from tests.support.waiting import wait_for
 
 NUMBER = 50_779
+ACCOUNT = Account(NUMBER, NUMBER)
+STOPS_ALL = "kill 'STOP', -1 while 1"
 # Ends its first thread alone: 60 and 93 are the numbers of `exit`, which ends one thread.
 HIDES = """
 import ctypes, os, platform, sys, threading, time
@@ -34,6 +39,36 @@ def running(*command: str, **options: Any) -> Iterator["subprocess.Popen[bytes]"
             yield child
         finally:
             child.kill()
+
+
+def ends(act: Callable[[], object], *, within: float = 20) -> bool:
+    """Whether the call returns in time; it may hang for good."""
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(within)
+    return not thread.is_alive()
+
+
+@as_root
+class TestStoppedPrograms:
+    @pytest.fixture(autouse=True)
+    def stops_all(self) -> Iterator[None]:
+        with running("perl", "-e", STOPS_ALL, user=NUMBER, group=NUMBER, extra_groups=[]):
+            yield
+            for pid in processes_by_number().get(NUMBER, []):
+                os.kill(pid, signal.SIGKILL)
+
+    def test_an_account_that_stops_what_ends_it_is_ended(self) -> None:
+        assert ends(lambda: account_processes._end_account(NUMBER))
+        assert NUMBER not in processes_by_number()
+
+    def test_a_program_that_is_stopped_does_not_stop_its_starter(self) -> None:
+        def start_some() -> None:
+            for _ in range(30):
+                with start_as(ACCOUNT, ["/bin/sleep", "60"]) as child:
+                    child.kill()
+
+        assert ends(start_some)
 
 
 @as_root
