@@ -99,6 +99,14 @@ def end_account_of(branch_dir: Path) -> None:
     _end_account(account.uid)
 
 
+def has_processes(branch_dir: Path) -> bool:
+    """True if processes run under the account of the branch with this directory, which is its
+    own."""
+    with suppress(FileNotFoundError, AccountUnusable):
+        return shared_account() is None and account_of(branch_dir).uid in processes_by_number()
+    return False
+
+
 def end_upgrade_account() -> None:
     """Kill all processes of the account that runs pg_upgrade, if it is one of its own. The caller
     holds the lock under which it is used. Raises StopFailed."""

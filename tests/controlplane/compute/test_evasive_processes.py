@@ -6,21 +6,32 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from controlplane.compute import compute, pooler
 from controlplane.compute.host.account_numbers import processes_by_number
 from controlplane.compute.host.accounts import Account, start_as
-from controlplane.compute.processes import account_processes
-from controlplane.compute.processes.occupants import is_alive
+from controlplane.compute.processes import account_processes, process
+from controlplane.compute.processes.occupants import StopFailed, is_alive
 from tests.support.waiting import wait_for
 
 NUMBER = 50_779
 ACCOUNT = Account(NUMBER, NUMBER)
+WORKS = """
+import signal
+for one in (signal.SIGINT, signal.SIGQUIT):
+    signal.signal(one, signal.SIG_IGN)
+print("ready", flush=True)
+while True:
+    pass
+"""
 STOPS_ALL = "kill 'STOP', -1 while 1"
 # Ends its first thread alone: 60 and 93 are the numbers of `exit`, which ends one thread.
 HIDES = """
@@ -47,6 +58,49 @@ def ends(act: Callable[[], object], *, within: float = 20) -> bool:
     thread.start()
     thread.join(within)
     return not thread.is_alive()
+
+
+def test_a_stop_has_a_bound_whatever_progress_there_seems_to_be(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    killed: list[Path] = []
+    with running(sys.executable, "-c", WORKS, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        assert child.stdout.readline() == b"ready\n"
+        found = psutil.Process(child.pid)
+        monkeypatch.setattr(process, "running_postmaster", lambda data: found)
+        monkeypatch.setattr(process, "end_processes_in", killed.append)
+        assert ends(lambda: process.stop_postgres(tmp_path, within=0.5), within=5)
+    assert killed == [tmp_path]
+
+
+def test_what_a_list_of_processes_misses_is_ended_by_the_group_and_the_account(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StopFailed("the processes do not exit")
+
+    ended: list[str] = []
+    monkeypatch.setattr(compute, "running_endpoint", lambda branch: "ep-taken")
+    for name in ("disconnect_clients", "stop_pooler", "_end_leftovers", "forget_endpoint"):
+        monkeypatch.setattr(compute, name, lambda *_: None)
+    monkeypatch.setattr(compute, "stop_postgres", fail)
+    monkeypatch.setattr(compute, "has_processes", lambda place: True)
+    monkeypatch.setattr(compute, "end_group", ended.append)
+    for name in ("end_account_of", "end_processes_in"):
+        monkeypatch.setattr(compute, name, lambda place: ended.append(place.name))
+    compute.stop("br-taken")
+    assert ended == ["ep-taken", "br-taken", "br-taken"]
+
+
+def test_pooled_clients_that_leave_one_by_one_are_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pooler, "MAX_LEAVE_TIME", 0.3)
+    left = iter(range(5000, 0, -1))
+    monkeypatch.setattr(pooler, "client_counts", lambda: Counter({tmp_path: next(left)}))
+    assert not pooler.wait_until_left(tmp_path, still=1)
+    assert next(left) > 4900
 
 
 @as_root
