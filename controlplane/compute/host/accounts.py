@@ -17,6 +17,7 @@ import functools
 import grp
 import os
 import pwd
+import resource
 import shutil
 import socket
 import struct
@@ -40,6 +41,9 @@ from controlplane.process_accounts import (
 
 # The environment that Postgres gets instead of ours. It must hold no secret.
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+
+# Open files and sockets of a process; Postgres itself keeps 1,000. The platform reads lists of all.
+MAX_FILES = 4096
 
 SERVICE_ACCOUNT = "perch"
 # Runs pg_upgrade, for one branch at a time: like initdb it needs an account with a name.
@@ -178,8 +182,8 @@ def launched_as(
 ) -> Iterator[dict[str, Any]]:
     """Yields keyword arguments that make `subprocess.Popen` run the command as `running_as` does,
     without making the caller wait. They work only within this context. If each branch has its own
-    account, that account is limited to `most_processes`. With `gives_way`, the command has the
-    lowest priority for the processor.
+    account, that account is limited to `most_processes`, and each of them to MAX_FILES. With
+    `gives_way`, the command has the lowest priority for the processor.
 
     For a child that changes its user, Python forks. A fork copies our page tables, which takes
     milliseconds in a process of our size, and as long again for our later writes to that memory.
@@ -203,7 +207,8 @@ def launched_as(
     # keeps this account, and is ended with it.
     become.append("--no-new-privs")
     if most_processes and shared_account() is None and (prlimit := _find_program("prlimit")):
-        become = [prlimit, f"--nproc={most_processes}", *become]
+        files = min(MAX_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        become = [prlimit, f"--nproc={most_processes}", f"--nofile={files}", *become]
     with passing_capabilities():
         yield {"args": [*become, *command], **options}
 

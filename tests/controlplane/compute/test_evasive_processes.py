@@ -17,7 +17,7 @@ import pytest
 
 from controlplane.compute import compute, pooler
 from controlplane.compute.host.account_numbers import processes_by_number
-from controlplane.compute.host.accounts import Account, start_as
+from controlplane.compute.host.accounts import MAX_FILES, Account, launched_as, start_as
 from controlplane.compute.processes import account_processes, process
 from controlplane.compute.processes.occupants import StopFailed, is_alive
 from tests.support.waiting import wait_for
@@ -135,3 +135,10 @@ def test_a_process_whose_first_thread_has_ended_is_seen_and_ended() -> None:
         account_processes._end_account(NUMBER)
         assert not is_alive(found)
         assert NUMBER not in processes_by_number()
+
+
+@as_root
+def test_each_process_of_a_compute_may_open_a_limited_number_of_files() -> None:
+    with launched_as(ACCOUNT, ["sh", "-c", "ulimit -Hn"], most_processes=4000) as launched:
+        said = subprocess.run(stdout=subprocess.PIPE, check=True, **launched).stdout
+    assert 0 < int(said) <= MAX_FILES
