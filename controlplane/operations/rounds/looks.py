@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from django.db import connections
 
+from controlplane.compute.host.patience import UNBOUNDED, patience
 from controlplane.models import Endpoint
 
 log = logging.getLogger(__name__)
@@ -19,19 +20,25 @@ Seen = TypeVar("Seen")
 
 
 def look_at_each(
-    endpoints: Iterable[Endpoint], look: Callable[[str], Seen], *, at: str
+    endpoints: Iterable[Endpoint],
+    look: Callable[[str], Seen],
+    *,
+    at: str,
+    within: float = UNBOUNDED,
 ) -> Iterator[tuple[Endpoint, Seen]]:
     """Call `look` with the id of each endpoint; yield the endpoint with the result, as results come
     in.
 
-    The calls run in parallel, so that a compute that hangs does not delay the others. A compute is
-    untrusted, so `look` may raise any exception. The endpoint is then left out, and the log says
-    that what the caller looked `at` is unknown.
+    The calls run in parallel, so that a compute that hangs does not delay the others. All that one
+    call waits for may take `within` seconds together. A compute is untrusted, so `look` may raise
+    any exception. The endpoint is then left out, and the log says that what the caller looked `at`
+    is unknown.
     """
 
     def look_and_close(endpoint_id: str) -> Seen:
         try:
-            return look(endpoint_id)
+            with patience(within):
+                return look(endpoint_id)
         finally:
             # The pool does not get back the connection of a thread that has ended.
             connections.close_all()

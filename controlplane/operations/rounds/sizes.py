@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 NEAR, LENIENCY = 0.8, 1.2
 # Part of a limit: growth that deleting and vacuuming may cause.
 SLACK_FRACTION = 0.01
+LOOK_TIME = 30.0  # seconds
 
 
 def measure_sizes(host: Host) -> None:
@@ -73,7 +74,7 @@ def measure(endpoints: Iterable[Endpoint]) -> None:
     def look(endpoint_id: str) -> observation.Measures:
         return observation.measure(endpoint_id, branches[endpoint_id])
 
-    for endpoint, found in look_at_each(looked_at, look, at="size"):
+    for endpoint, found in look_at_each(looked_at, look, at="size", within=LOOK_TIME):
         meter, written = endpoint.branch.meter, found.written
         with apart(endpoint.branch_id):
             # First: a position that cannot be noted must not hide the size.

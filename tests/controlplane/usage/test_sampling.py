@@ -1,5 +1,6 @@
 """What the samples of endpoints add up to, how long they are kept, and queries that fail."""
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,6 +11,7 @@ from django.db import connection
 from django.test import Client as DjangoClient
 
 from controlplane import clock
+from controlplane.compute.host.patience import remaining
 from controlplane.events.changes import endpoint_entered
 from controlplane.events.recording import record
 from controlplane.models import (
@@ -230,6 +232,19 @@ def test_a_failed_query_is_unknown_and_the_others_have_answers(
     assert found == {e.id: e.id.upper() for e in endpoints if e.id not in failing}
     told = {record.__dict__["endpoint"]: record.__dict__["unknown"] for record in caplog.records}
     assert told == dict.fromkeys(failing, "size")
+
+
+def test_a_look_whose_answers_come_slowly_is_given_up() -> None:
+    def look(endpoint_id: str) -> str:
+        for _ in range(100 if endpoint_id == "ep-slow" else 1):
+            time.sleep(min(0.05, remaining()))
+        return endpoint_id
+
+    endpoints, began = [Endpoint(id="ep-slow"), Endpoint(id="ep-quick")], time.monotonic()
+    assert [seen for _, seen in look_at_each(endpoints, look, at="size", within=0.3)] == [
+        "ep-quick"
+    ]
+    assert time.monotonic() - began < 3
 
 
 @pytest.mark.django_db
