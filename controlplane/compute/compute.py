@@ -28,6 +28,7 @@ from controlplane.compute.host.filesystem import (
     pooler_lock,
     remove_tree,
 )
+from controlplane.compute.host.patience import OutOfPatience
 from controlplane.compute.host.steps import step
 from controlplane.compute.observation import answers
 from controlplane.compute.pooler import (
@@ -39,7 +40,11 @@ from controlplane.compute.pooler import (
     stop_pooler,
     wait_until_left,
 )
-from controlplane.compute.processes.account_processes import end_account_of, remove_objects_of
+from controlplane.compute.processes.account_processes import (
+    end_account_of,
+    has_processes,
+    remove_objects_of,
+)
 from controlplane.compute.processes.limits import (
     end_group,
     forget_limits,
@@ -55,7 +60,9 @@ from controlplane.compute.processes.occupants import (
     wait_for_lease,
 )
 from controlplane.compute.processes.process import (
+    MAX_STOP_TIME,
     StartFailed,
+    StopFailed,
     check_configuration,
     clear_stale_pid_file,
     open_postmaster,
@@ -131,8 +138,9 @@ def refuse_other_major(data: Path) -> None:
         )
 
 
-def stop(branch_id: str) -> None:
-    """End all processes that work in the branch's directory. Clients get SQLSTATE 57P01.
+def stop(branch_id: str, *, within: float = MAX_STOP_TIME) -> None:
+    """End all processes that work in the branch's directory. Clients get SQLSTATE 57P01. Postgres
+    may take `within` seconds to shut down.
 
     Raises process.StopFailed, patience.OutOfPatience.
     """
@@ -140,10 +148,27 @@ def stop(branch_id: str) -> None:
     if endpoint_id:
         disconnect_clients(branch_id, endpoint_id)
     stop_pooler(branch_id)
-    stop_postgres(data_dir(branch_id))
+    try:
+        stop_postgres(data_dir(branch_id), within=within)
+    except (StopFailed, OutOfPatience) as error:
+        log.warning("compute killed", extra={"branch": branch_id, "error": str(error)})
+        kill(branch_id, endpoint_id)
     _end_leftovers(branch_id, endpoint_id)
     if endpoint_id:
         forget_endpoint(endpoint_id)
+
+
+def kill(branch_id: str, endpoint_id: str | None) -> None:
+    """End at once all that the endpoint's compute has started on the branch, even if its Postgres
+    is gone. Needs no lock: to the holder of the branch's lock, the compute has crashed. Raises
+    StopFailed."""
+    place = branch_dir(branch_id)
+    if endpoint_id is not None:
+        end_group(endpoint_id)
+    # A list of processes misses those that are forked meanwhile; the group and the account do not.
+    if has_processes(place):
+        end_account_of(place)
+    end_processes_in(place)
 
 
 def disconnect_clients(branch_id: str, endpoint_id: str, *, still: float = LEAVE_TIMEOUT) -> None:

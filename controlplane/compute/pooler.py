@@ -57,6 +57,7 @@ SOCKETS = (_SOCKET_NAME, _SHUT_NAME)
 SERVERS_PER_POOL = 20  # for each pair of database and role
 START_TIMEOUT = 5.0  # seconds
 STOP_TIMEOUT = 1.0  # seconds: it has nothing to save, only clients to drop
+MAX_LEAVE_TIME = 10.0  # seconds in all: whoever leaves may be the compute itself
 # Since this version, SIGTERM makes PgBouncer wait for its clients; SIGQUIT stops it at once.
 QUITS_BY_SIGQUIT: Version = (1, 23)
 
@@ -294,15 +295,18 @@ def reopen(socket_dir: Path) -> None:
 
 def wait_until_left(socket_dir: Path, *, still: float) -> bool:
     """Wait until the pooler's clients, which were told that it will stop, have disconnected. True
-    if all have; False once none has left for `still` seconds."""
-    fewest = client_counts()[socket_dir]
-    deadline = time.monotonic() + still
+    if all have; False once none has left for `still` seconds, or after MAX_LEAVE_TIME."""
+    began = asked = time.monotonic()
+    fewest, deadline = MAX_CLIENTS + 1, began + still
     while count := client_counts()[socket_dir]:
+        now = time.monotonic()
         if count < fewest:
-            fewest, deadline = count, time.monotonic() + still
-        if time.monotonic() > deadline:
+            fewest, deadline = count, min(now + still, began + MAX_LEAVE_TIME)
+        if now > deadline:
             return False
-        time.sleep(0.005)
+        # Counting takes long if processes of this host hold many sockets.
+        time.sleep(max(0.005, min(3 * (now - asked), deadline - now)))
+        asked = time.monotonic()
     return True
 
 

@@ -61,6 +61,9 @@ from controlplane.operations.rounds.looks import look_at_each
 log = logging.getLogger(__name__)
 
 HISTORY_INTERVAL = 5.0  # seconds
+# Seconds that a round waits for branches alone whose base or log takes longer: meanwhile the log of
+# others is not copied, and gets lost if it is too much.
+WAITING_TIME = 5.0
 # Each round looks at the branches that have stopped within this time, and one in FULL_LOOK_INTERVAL
 # at all that have stopped: those whose log could not be copied for long, or that have come from
 # another host.
@@ -96,7 +99,9 @@ def keep_history(host: Host) -> None:
     published = set(
         HistoryChain.objects.filter(branch_id__in=ids).values_list("branch_id", flat=True)
     )
-    for endpoint, (chains, has_changed) in look_at_each(looked_at.values(), look, at="history"):
+    for endpoint, (chains, has_changed) in look_at_each(
+        looked_at.values(), look, at="history", waiting=WAITING_TIME
+    ):
         # Of a stopped branch the row says that its log was copied since.
         if has_changed or endpoint.id in stopped or endpoint.branch_id not in published:
             # A branch that was deleted meanwhile has no history any more.

@@ -11,6 +11,7 @@ worker has restarted they may start, and are stopped again if they continue.
 """
 
 import logging
+from contextlib import suppress
 
 from controlplane.compute import compute
 from controlplane.compute.data.branch_data import branch_dir, data_dir
@@ -29,6 +30,9 @@ REFUSAL = (
     "the endpoint was suspended because it was filling this host's disk; "
     "it can start again once there is space"
 )
+
+# Seconds in which the compute that fills the disk may shut down in order.
+STOP_TIME = 5.0
 
 # The running branches' sizes in bytes at the last look, while the disk is short of space.
 _sizes: dict[str, int] = {}
@@ -95,18 +99,18 @@ def _growth() -> tuple[dict[str, int], set[str]]:
 
 
 def _stop_fastest_growing(growth: dict[str, int], shortage: str, *, least: int) -> None:
-    """Stop the compute of the branch that has grown most, if any has grown by `least` bytes."""
-    for branch_id in sorted(growth, key=lambda name: growth[name], reverse=True):
-        if growth[branch_id] <= max(0, least):
-            return
-        try:
-            with lock_branches(branch_id, timeout=0):
-                fields = {"branch": branch_id, "grown": growth[branch_id], "disk": shortage}
-                log.error("disk nearly full, suspending the endpoint that fills it", extra=fields)
-                _stopped.add(branch_id)
-                compute.stop(branch_id)
-        except LockTimeout:
-            continue  # an operation works on it: stop the next one, and this one in a later round
-        except StopFailed as error:
-            log.error("compute not stopped", extra={"branch": branch_id, "error": str(error)})
+    """Stop the compute of the branch that has grown most, if it has grown by `least` bytes."""
+    branch_id = max(growth, key=lambda name: growth[name], default=None)
+    if branch_id is None or growth[branch_id] <= max(0, least):
         return
+    fields = {"branch": branch_id, "grown": growth[branch_id], "disk": shortage}
+    log.error("disk nearly full, suspending the endpoint that fills it", extra=fields)
+    _stopped.add(branch_id)
+    try:
+        with suppress(LockTimeout), lock_branches(branch_id, timeout=0):
+            compute.stop(branch_id, within=STOP_TIME)
+            return
+        # An operation works on it, and may itself be waiting for this compute to end.
+        compute.kill(branch_id, compute.running_endpoint(branch_id))
+    except StopFailed as error:
+        log.error("compute not stopped", extra={"branch": branch_id, "error": str(error)})

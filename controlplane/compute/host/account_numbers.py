@@ -33,6 +33,8 @@ MAX_UNLINKED_SECONDS = 0.5
 HOLDS_FILES = re.compile(rb"^scm_fds:\s*[1-9]", re.MULTILINE)
 # Of /proc/<pid>/status: the lines before those with the user and group ids are short.
 MAX_STATUS_BYTES = 1024  # bytes
+# A process whose first thread has ended is called a zombie too, while its other threads run on.
+ZOMBIE, SEVERAL_THREADS = b"\nState:\tZ", re.compile(rb"\nThreads:\t(?![01]\n)")
 
 
 def new_account(branches: Path) -> Account:
@@ -85,7 +87,7 @@ def directories_by_number(branches: Path) -> Mapping[int, list[Path]]:
 
 def processes_by_number() -> Mapping[int, list[int]]:
     """The ids of this host's processes, by each number of the range that is one of their user ids:
-    real, effective, saved or file system. Zombies are left out."""
+    real, effective, saved or file system. Those that have ended are left out."""
     numbers = account_range()
     found = defaultdict(list)
     for entry in os.listdir("/proc"):
@@ -151,7 +153,7 @@ def _user_ids(pid: str) -> set[int]:
             status = file.read(MAX_STATUS_BYTES)
     except OSError:
         return set()
-    if b"\nState:\tZ" in status:
+    if ZOMBIE in status and not SEVERAL_THREADS.search(status):
         return set()
     _, _, rest = status.partition(b"\nUid:\t")
     return set(map(int, rest.partition(b"\n")[0].split()))

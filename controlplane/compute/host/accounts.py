@@ -17,6 +17,7 @@ import functools
 import grp
 import os
 import pwd
+import resource
 import shutil
 import socket
 import struct
@@ -40,6 +41,9 @@ from controlplane.process_accounts import (
 
 # The environment that Postgres gets instead of ours. It must hold no secret.
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+
+# Open files and sockets of a process; Postgres itself keeps 1,000. The platform reads lists of all.
+MAX_FILES = 4096
 
 SERVICE_ACCOUNT = "perch"
 # Runs pg_upgrade, for one branch at a time: like initdb it needs an account with a name.
@@ -178,8 +182,8 @@ def launched_as(
 ) -> Iterator[dict[str, Any]]:
     """Yields keyword arguments that make `subprocess.Popen` run the command as `running_as` does,
     without making the caller wait. They work only within this context. If each branch has its own
-    account, that account is limited to `most_processes`. With `gives_way`, the command has the
-    lowest priority for the processor.
+    account, that account is limited to `most_processes`, and each of them to MAX_FILES. With
+    `gives_way`, the command has the lowest priority for the processor.
 
     For a child that changes its user, Python forks. A fork copies our page tables, which takes
     milliseconds in a process of our size, and as long again for our later writes to that memory.
@@ -203,9 +207,24 @@ def launched_as(
     # keeps this account, and is ended with it.
     become.append("--no-new-privs")
     if most_processes and shared_account() is None and (prlimit := _find_program("prlimit")):
-        become = [prlimit, f"--nproc={most_processes}", *become]
+        files = min(MAX_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        become = [prlimit, f"--nproc={most_processes}", f"--nofile={files}", *become]
     with passing_capabilities():
         yield {"args": [*become, *command], **options}
+
+
+def start_as(
+    account: Account,
+    command: Sequence[Path | str],
+    *,
+    most_processes: int | None = None,
+    **given: Any,
+) -> "subprocess.Popen[bytes]":
+    """Start a program as `launched_as` says. `given` is for `subprocess.Popen`. The account's
+    processes can stop the program as soon as it has their user. If Python changed the user, this
+    call would then never return."""
+    with launched_as(account, command, most_processes=most_processes) as launched:
+        return subprocess.Popen(stdin=subprocess.DEVNULL, **{**launched, **given})
 
 
 def launch(
@@ -215,17 +234,11 @@ def launch(
     most_processes: int | None = None,
     **given: Any,
 ) -> "subprocess.Popen[bytes]":
-    """Start a program that goes on without us, as `launched_as` says, and that can bind no TCP port
-    (`started_without_ports`). `given` is for `subprocess.Popen`. Raises OSError."""
-
-    def start() -> "subprocess.Popen[bytes]":
-        with launched_as(account, command, most_processes=most_processes) as launched:
-            # In its own session, so that it survives the worker and its terminal.
-            return subprocess.Popen(
-                stdin=subprocess.DEVNULL, start_new_session=True, **given, **launched
-            )
-
-    return started_without_ports(start)
+    """Start a program that goes on without us, as `start_as` does, and that can bind no TCP port
+    (`started_without_ports`). Raises OSError."""
+    # In its own session, so that it survives the worker and its terminal.
+    given |= {"most_processes": most_processes, "start_new_session": True}
+    return started_without_ports(lambda: start_as(account, command, **given))
 
 
 def limit_command(*, memory: int, file_size: int) -> list[str]:

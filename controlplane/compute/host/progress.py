@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from controlplane.compute.host.foreign_files import process_file
-from controlplane.compute.host.patience import remaining, report_progress
+from controlplane.compute.host.patience import UNBOUNDED, remaining, report_progress
 
 # How often to poll whether it is over: after a share of the time taken so far, within bounds in
 # seconds. Many waits may run at once, and each poll costs CPU time.
@@ -70,9 +70,14 @@ class Watch:
 
 
 def wait_while_progressing(
-    is_over: Callable[[], bool], look: Callable[[], Movement], *, still: float
+    is_over: Callable[[], bool],
+    look: Callable[[], Movement],
+    *,
+    still: float,
+    until: float = UNBOUNDED,
 ) -> bool:
-    """Wait until `is_over`; False once nothing has moved for `still` seconds.
+    """Wait until `is_over`; False once nothing has moved for `still` seconds, or at the moment
+    `until` of the monotonic clock: a process that was taken over can seem to work for ever.
 
     While there is progress, the bound of the work under way begins again. Raises OutOfPatience.
     """
@@ -80,6 +85,8 @@ def wait_while_progressing(
     next_look = began + LOOK_INTERVAL
     while not is_over():
         now = time.monotonic()
+        if now >= until:
+            return False
         if now >= next_look:
             next_look = now + LOOK_INTERVAL
             movement = look()

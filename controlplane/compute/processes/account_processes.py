@@ -31,16 +31,19 @@ from controlplane.compute.host.accounts import (
     AccountUnusable,
     account_of,
     account_range,
-    running_as,
     shared_account,
+    start_as,
     upgrade_account,
 )
 from controlplane.compute.host.filesystem import LockTimeout, lock_branches
+from controlplane.compute.host.progress import continue_if_stopped
 from controlplane.compute.processes.occupants import StopFailed
 from controlplane.compute.processes.process import socket_dir_of
 
 # Seconds that an account's processes may take to end after they were killed.
 KILL_TIMEOUT = 5.0
+# Seconds that one child may take to kill them and to remove what they leave.
+CHILD_TIMEOUT = 60.0
 # Any account may make files here, in memory that all share; those of the second are queues.
 SHARED_MEMORY = tuple(Path("/dev", kind) for kind in ("shm", "mqueue"))
 # Objects of System V: a line each, after one with the names of the columns. Their creator stays.
@@ -104,6 +107,14 @@ def end_account_of(branch_dir: Path) -> None:
         log.warning("another Perch on this host uses the same account", extra=fields)
         return
     _end_account(account.uid)
+
+
+def has_processes(branch_dir: Path) -> bool:
+    """True if processes run under the account of the branch with this directory, which is its
+    own."""
+    with suppress(FileNotFoundError, AccountUnusable):
+        return shared_account() is None and account_of(branch_dir).uid in processes_by_number()
+    return False
 
 
 def end_upgrade_account() -> None:
@@ -191,18 +202,30 @@ def _end_account(number: int) -> None:
     """Kill all processes with this user id, and remove what the kernel keeps of them. Raises
     StopFailed."""
     deadline = time.monotonic() + KILL_TIMEOUT
-    while True:
-        # Isolated: a clean environment, and only Python's own modules can be imported.
-        command = [sys.executable, "-I", "-S", "-c", KILL_ALL, str(number)]
-        # As root, the child becomes the account by itself, which may be unable to execute Python.
-        become = {} if os.geteuid() == 0 else running_as(Account(number, number))
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, **{"cwd": "/", "env": ENVIRONMENT, **become}
-        )
-        if done.returncode == 0 and _have_ended(number):
-            return
+    while not (_kill_all(number) and _have_ended(number)):
         if time.monotonic() > deadline:
             raise StopFailed(f"the processes of the account {number} do not exit")
+
+
+def _kill_all(number: int) -> bool:
+    """Run KILL_ALL once; False if it did not end within CHILD_TIMEOUT seconds, or was killed."""
+    # Isolated: a clean environment, and only Python's own modules can be imported.
+    command = [sys.executable, "-I", "-S", "-c", KILL_ALL, str(number)]
+    # As root, the child becomes the account by itself, which may be unable to execute Python.
+    if os.geteuid() == 0:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, cwd="/", env=ENVIRONMENT)
+    else:
+        child = start_as(Account(number, number), command)
+    deadline = time.monotonic() + CHILD_TIMEOUT
+    try:
+        while child.poll() is None and time.monotonic() < deadline:
+            # A process of the account may stop it again and again: it goes on a little each time.
+            continue_if_stopped(child.pid)
+            time.sleep(0.001)
+    finally:
+        child.kill()
+        child.wait()
+    return child.returncode == 0
 
 
 def _have_ended(number: int) -> bool:

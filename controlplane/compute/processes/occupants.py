@@ -166,9 +166,12 @@ def have_ended(processes: Collection[psutil.Process], *, within: float) -> bool:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """True if the process runs; a zombie does not."""
+    """True if any thread of the process runs. Once its first thread has ended, it is called a
+    zombie, although others may run on."""
     try:
-        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
+        if not process.is_running():
+            return False
+        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     except psutil.NoSuchProcess:
         return False
 

@@ -13,7 +13,7 @@ import time
 
 from controlplane.compute.data.branch_data import branch_dir
 from controlplane.compute.data.relaying import relay_directory
-from controlplane.compute.host.accounts import ENVIRONMENT, account_of, limit_command, running_as
+from controlplane.compute.host.accounts import ENVIRONMENT, account_of, limit_command, start_as
 from controlplane.compute.host.binaries import major_at, postgres_bin
 from controlplane.compute.host.patience import check_cancelled
 from controlplane.compute.processes.session import pinned_options, session, socket_dir
@@ -104,7 +104,8 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
     account = account_of(branch_dir(branch_id))
     with (
         relay_directory(place, account) as relay,
-        subprocess.Popen(
+        start_as(
+            account,
             [
                 *limit_command(memory=MEMORY, file_size=0),
                 # Left out, as a subscription is dumped with its password.
@@ -112,10 +113,9 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
                 *("--no-password", "--encoding", "UTF8"),
                 f"--lock-wait-timeout={LOCK_TIMEOUT * 1000:.0f}",
             ],
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            **{**running_as(account), "env": {**ENVIRONMENT, **name, "PGHOST": str(relay)}},
+            env={**ENVIRONMENT, **name, "PGHOST": str(relay)},
         ) as process,
     ):
         try:

@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,13 @@ from controlplane.compute.catalog.cluster_roles import make_roles, read_roles
 from controlplane.compute.data import branch_data
 from controlplane.compute.data.branch_data import NoSuchBranchData, branch_dir, data_dir
 from controlplane.compute.data.relaying import relay_directory
-from controlplane.compute.host.accounts import Account, account_of, limit_command, running_as
+from controlplane.compute.host.accounts import (
+    ENVIRONMENT,
+    Account,
+    account_of,
+    limit_command,
+    start_as,
+)
 from controlplane.compute.host.binaries import major_at, major_of, postgres_bin
 from controlplane.compute.host.cloning import clone_tree
 from controlplane.compute.host.filesystem import forget_lock, lock_branches
@@ -56,6 +63,8 @@ from controlplane.compute.workshop import end_workshop, forget_files, serving, s
 
 # Seconds that a program may make no progress: it waits for a catalog query, or for a lock.
 STALL_TIMEOUT = 50.0
+# Seconds that pg_dump may take in all: its server is untrusted, and can make it work for ever.
+MAX_DUMP_TIME = 3600.0
 LOCK_TIMEOUT = "30s"  # for one table
 MAX_STDERR_BYTES = 4096  # bytes
 MAX_ARCHIVE_BYTES = 64 << 20  # bytes; the worker reads it whole
@@ -207,9 +216,8 @@ def _run_pg_dump(
     """Run pg_dump as long as it makes progress. Raises SchemaUnreadable, SchemaNotCopied,
     CopyInterrupted, NotEnoughSpace, patience.Cancelled."""
     major = major_at(sockets)
-    options_of_run = running_as(account)
-    options_of_run["env"] = {
-        **options_of_run["env"],
+    environment = {
+        **ENVIRONMENT,
         "PGUSER": PLATFORM_ROLE,
         "PGDATABASE": database,
         "PGOPTIONS": f"{pinned_options(STALL_TIMEOUT, major)} -c lock_timeout={LOCK_TIMEOUT}",
@@ -217,8 +225,8 @@ def _run_pg_dump(
     }
     place = Path(stdout.name).parent
     with tempfile.TemporaryFile(dir=place) as errors, relay_directory(sockets, account) as relay:
-        options_of_run["env"]["PGHOST"] = str(relay)
-        process = subprocess.Popen(
+        process = start_as(
+            account,
             [
                 *limit_command(memory=MEMORY, file_size=MAX_ARCHIVE_BYTES),
                 *(postgres_bin(major) / "pg_dump", "--no-password"),
@@ -226,10 +234,9 @@ def _run_pg_dump(
                 # A copied subscription would take the source's rows out of its replication slot.
                 *("--no-subscriptions", f"--lock-wait-timeout={LOCK_TIMEOUT}", *options),
             ],
-            stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=errors,
-            **options_of_run,
+            env={**environment, "PGHOST": str(relay)},
         )
         try:
             in_time = _has_ended(process)
@@ -237,7 +244,7 @@ def _run_pg_dump(
             process.kill()
             process.wait()
         if not in_time:
-            raise SchemaNotCopied(f"pg_dump made no progress for {STALL_TIMEOUT:.0f} s")
+            raise SchemaNotCopied("pg_dump made no progress, or took too long")
         if process.returncode == -signal.SIGXFSZ:
             raise SchemaUnreadable(TOO_LONG)
         if process.returncode:
@@ -261,7 +268,7 @@ def read_archive(dump: Path) -> bytes:
 
 
 def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
-    """Wait for the program's end; False if it makes no progress for STALL_TIMEOUT seconds."""
+    """Wait for the program's end; False after STALL_TIMEOUT without progress, or MAX_DUMP_TIME."""
     watch = Watch(process.pid)
     with open_directory(Path(settings.STATE_DIR) / "branches") as branches:
 
@@ -269,4 +276,9 @@ def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
             require_reserve(branches)
             return watch.look()
 
-        return wait_while_progressing(lambda: process.poll() is not None, look, still=STALL_TIMEOUT)
+        return wait_while_progressing(
+            lambda: process.poll() is not None,
+            look,
+            still=STALL_TIMEOUT,
+            until=time.monotonic() + MAX_DUMP_TIME,
+        )

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -48,6 +49,7 @@ LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share", "/etc", "
 # In the staging directory: the copy of the old data, and where pg_upgrade writes its own files.
 OLD, WORK = "old", "work"
 STALL_TIMEOUT = 120.0  # seconds that pg_upgrade may make no progress
+MAX_TIME = 21_600.0  # seconds for all of it: the host's other upgrades wait
 STATEMENT_TIMEOUT = 3600.0  # seconds for one of its statements
 MAX_OUTPUT_BYTES, MAX_REPORT_BYTES = 3000, 800  # bytes
 # What pg_upgrade writes about a check, and about restoring a database.
@@ -100,13 +102,16 @@ def run_pg_upgrade(branch_id: str, account: Account, *, before: int, to: int) ->
         limit_compute(sockets.name, process.pid, max_cu=MAX_CU)
         try:
             in_time = wait_while_progressing(
-                lambda: process.poll() is not None, _Watch(staging).look, still=STALL_TIMEOUT
+                lambda: process.poll() is not None,
+                _Watch(staging).look,
+                still=STALL_TIMEOUT,
+                until=time.monotonic() + MAX_TIME,
             )
         finally:
             process.kill()
             process.wait()
         if not in_time:
-            raise UpgradeFailed(f"pg_upgrade made no progress for {STALL_TIMEOUT:.0f} s")
+            raise UpgradeFailed("pg_upgrade made no progress, or took too long")
         if process.returncode < 0:
             raise UpgradeFailed("pg_upgrade was killed")
         if process.returncode:

@@ -19,7 +19,7 @@ from controlplane.compute import compute
 from controlplane.compute.data import branch_data
 from controlplane.compute.data.branch_data import branch_dir, data_dir
 from controlplane.compute.data.integrity import DataDamaged, check_structures
-from controlplane.compute.host.accounts import account_of, running_as
+from controlplane.compute.host.accounts import account_of, launched_as
 from controlplane.compute.host.binaries import bin_for
 from controlplane.compute.host.filesystem import LockTimeout, lock_branches
 from controlplane.compute.host.space import NotEnoughSpace
@@ -134,12 +134,10 @@ def _clear() -> None:
 
 def _check_checksums() -> None:
     """Read every page of the data, which is shut down. Raises DataDamaged, OSError."""
-    done = subprocess.run(
-        [bin_for(data_dir(DRILL)) / "pg_checksums", "--check", "-D", data_dir(DRILL)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        **running_as(account_of(branch_dir(DRILL))),
-    )
+    command: list[Path | str] = [
+        *(bin_for(data_dir(DRILL)) / "pg_checksums", "--check", "-D", data_dir(DRILL))
+    ]
+    with launched_as(account_of(branch_dir(DRILL)), command) as launched:
+        done = subprocess.run(stdin=subprocess.DEVNULL, capture_output=True, text=True, **launched)
     if done.returncode:
         raise DataDamaged(done.stderr.strip().partition("\n")[0])

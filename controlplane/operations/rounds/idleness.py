@@ -26,6 +26,8 @@ from controlplane.usage.samples import Sample, look_and_sample
 log = logging.getLogger(__name__)
 
 MAX_LOOK_INTERVAL = 10.0  # seconds
+# Seconds for all statements of a poll, and for those of a reading of the catalog.
+LOOK_TIME, READING_TIME = 10.0, 30.0
 
 # When this worker last polled each endpoint's compute. A poll costs the compute a connection.
 _looked_at: dict[str, datetime] = {}
@@ -62,7 +64,9 @@ def suspend_idle_endpoints(host: Host) -> None:
         return observation.look(endpoint_id, since[endpoint_id]), None
 
     changed, samples = [], []
-    for endpoint, (seen, sample) in look_at_each(due, counting_silence(look), at="activity"):
+    for endpoint, (seen, sample) in look_at_each(
+        due, counting_silence(look), at="activity", within=LOOK_TIME
+    ):
         if sample is not None:
             samples.append((endpoint, sample))
         if seen.catalog_mark != marks[endpoint.id]:
@@ -77,7 +81,7 @@ def suspend_idle_endpoints(host: Host) -> None:
         with left_if_busy(of_project[endpoint_id]):
             import_catalog(endpoint_id)
 
-    for _ in look_at_each(changed, read, at="catalog"):
+    for _ in look_at_each(changed, read, at="catalog", within=READING_TIME):
         pass
     check_silent(due)
     sampling.note(samples, now)

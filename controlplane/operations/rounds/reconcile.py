@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 # Seconds to wait for the lock of a branch whose compute must not run on.
 LOST_LOCK_TIMEOUT = 30.0
+# Seconds in which a compute may shut down in order, while the others wait for the round.
+STOP_TIME = 30.0
 # Seconds between two looks at all rows and directories of the host. The looks between find what has
 # happened to the computes that this release has started.
 FULL_LOOK_INTERVAL = 10.0
@@ -99,9 +101,10 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
             # Not a branch of this database. Another Perch may share the host, but never the state
             # directory.
             log.warning("stopping a compute of no branch", extra={"branch": branch_id})
-            compute.stop(branch_id)
+            compute.stop(branch_id, within=STOP_TIME)
             forget_lock(branch_id)
             return
+        gone = None
         with locked_project(branch.project_id) as project:
             lives_elsewhere = project.host_id != settings.HOST_NAME
             if not lives_elsewhere and not is_own(project.host):
@@ -118,6 +121,7 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
                 if runs_for == endpoint.id:
                     return
                 log.warning("compute gone, endpoint idle", extra={"endpoint": endpoint.id})
+                gone = endpoint.id
                 # The actor is the platform, whoever caused this look.
                 enter(
                     project,
@@ -137,7 +141,10 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
             fields = {"branch": branch_id, "endpoint": runs_for}
             log.warning("stopping a compute that should not run", extra=fields)
         # The pooler of a compute that died still runs, and would keep its clients waiting.
-        compute.stop(branch_id)
+        compute.stop(branch_id, within=STOP_TIME)
+        if gone:
+            # One that was taken over can remove every file that leads to its processes.
+            compute.kill(branch_id, gone)
         if branch.deleted_at is not None:
             forget_lock(branch_id)
 
@@ -148,7 +155,7 @@ def stop_all_computes() -> None:
     for branch_id in compute.running_branches():
         try:
             with lock_branches(branch_id, timeout=LOST_LOCK_TIMEOUT):
-                compute.stop(branch_id)
+                compute.stop(branch_id, within=STOP_TIME)
         except (LockTimeout, StopFailed) as error:
             log.error("compute not stopped", extra={"branch": branch_id, "error": str(error)})
 

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 NEAR, LENIENCY = 0.8, 1.2
 # Part of a limit: growth that deleting and vacuuming may cause.
 SLACK_FRACTION = 0.01
+LOOK_TIME = 30.0  # seconds
 
 
 def measure_sizes(host: Host) -> None:
@@ -77,7 +78,7 @@ def measure(endpoints: Iterable[Endpoint]) -> None:
             log.info("size not told", extra={"endpoint": endpoint_id, "error": repr(error)})
             return observation.least_size(endpoint_id, branches[endpoint_id])
 
-    for endpoint, found in look_at_each(looked_at, look, at="size"):
+    for endpoint, found in look_at_each(looked_at, look, at="size", within=LOOK_TIME):
         with apart(endpoint.branch_id):
             if isinstance(found, int):
                 # No compute escapes its limit by giving no proper answer.

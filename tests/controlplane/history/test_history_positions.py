@@ -189,7 +189,8 @@ def test_a_branch_that_is_deleted_meanwhile_keeps_no_other_from_being_published(
 
     monkeypatch.setattr(rounds, "_stopped", lambda host, since: [])
     monkeypatch.setattr(rounds, "_running", lambda host: found)
-    monkeypatch.setattr(rounds, "look_at_each", lambda *_, at: [(one, ([], True)) for one in found])
+    seen: list[object] = [(one, ([], True)) for one in found]
+    monkeypatch.setattr(rounds, "look_at_each", lambda *_, **__: seen)
     monkeypatch.setattr(rounds, "publish", publish)
     rounds.keep_history(host)
     assert published == ["br-kept"]

@@ -19,6 +19,7 @@ from controlplane.compute.data.branch_data import branch_dir
 from controlplane.compute.host import account_numbers
 from controlplane.compute.host.account_numbers import unlinked_bytes
 from controlplane.compute.host.accounts import account_of
+from controlplane.compute.host.filesystem import lock_branches
 from controlplane.compute.host.space import Space
 from controlplane.models import Host
 from controlplane.operations import disk
@@ -40,7 +41,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> l
     found: list[str] = []
     running = {GUILTY: "ep-guilty", INNOCENT: "ep-innocent"}
     monkeypatch.setattr(compute, "running_branches", lambda: running)
-    monkeypatch.setattr(compute, "stop", found.append)
+    monkeypatch.setattr(compute, "stop", lambda branch_id, *, within: found.append(branch_id))
     monkeypatch.setattr(disk, "host_space", lambda: NEARLY_FULL)
     monkeypatch.setattr(disk, "make_room", lambda: None)
     (tmp_path / "locks").mkdir()
@@ -97,6 +98,23 @@ def test_who_fills_the_disk_is_stopped_and_nobody_else(
     assert set(stopped) == {GUILTY}
     assert disk.start_refusal(GUILTY)
     assert disk.start_refusal(INNOCENT) is None
+
+
+def test_who_fills_the_disk_is_ended_although_an_operation_holds_its_branch(
+    stopped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operation may be a stop or a start that this compute makes last."""
+    killed: list[str] = []
+    monkeypatch.setattr(compute, "kill", lambda branch_id, _: killed.append(branch_id))
+    for name in (GUILTY, INNOCENT):
+        write(branch_dir(name) / "data" / "filler", MIB)
+    guard()
+    write(branch_dir(GUILTY) / "data" / "filler", 2 * MIB)
+    write(branch_dir(INNOCENT) / "data" / "filler", MIB)
+    with lock_branches(GUILTY):
+        guard()
+    assert (killed, stopped) == ([GUILTY], [])
+    assert disk.start_refusal(GUILTY)
 
 
 @as_root

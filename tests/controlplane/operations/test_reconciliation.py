@@ -4,10 +4,17 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from controlplane.compute import compute
+from controlplane.models import Account, Endpoint
+from controlplane.operations.own_host import own_host
+from controlplane.operations.rounds.reconcile import reconcile_branch
+from tests.controlplane.rows import make_project
 from tests.support.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -39,6 +46,23 @@ def test_a_start_just_after_a_crash_succeeds(project: Project) -> None:
         project.client.post(project.endpoint_path(rest="/suspend"))
         project.start()
     assert project.sql("SELECT 1") == [(1,)]
+
+
+@pytest.mark.django_db
+def test_what_a_compute_that_is_gone_has_hidden_is_ended(
+    account: Account, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have removed its postmaster.pid and left its lease."""
+    settings.STATE_DIR = tmp_path
+    (tmp_path / "locks").mkdir()
+    endpoint = make_project(account, own_host()).endpoints.get()
+    Endpoint.objects.update(current_state="active")
+    ended: list[tuple[str, str]] = []
+    monkeypatch.setattr(compute, "stop", lambda *_, **__: None)
+    monkeypatch.setattr(compute, "kill", lambda *ids: ended.append(ids))
+    reconcile_branch(endpoint.branch_id)
+    endpoint.refresh_from_db()
+    assert (endpoint.current_state, ended) == ("idle", [(endpoint.branch_id, endpoint.id)])
 
 
 @pytest.mark.thorough

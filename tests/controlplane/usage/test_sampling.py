@@ -1,5 +1,8 @@
 """What the samples of endpoints add up to, how long they are kept, and queries that fail."""
 
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,6 +13,7 @@ from django.db import connection
 from django.test import Client as DjangoClient
 
 from controlplane import clock
+from controlplane.compute.host.patience import remaining
 from controlplane.events.changes import endpoint_entered
 from controlplane.events.recording import record
 from controlplane.models import (
@@ -29,6 +33,7 @@ from controlplane.usage import sampling
 from controlplane.usage.samples import Sample
 from controlplane.usage.sampling import forget_samples, merge_samples, note, to_sample
 from tests.controlplane.rows import make_project
+from tests.support.waiting import wait_for
 
 NOW = datetime(2026, 11, 23, 12, 30, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -230,6 +235,39 @@ def test_a_failed_query_is_unknown_and_the_others_have_answers(
     assert found == {e.id: e.id.upper() for e in endpoints if e.id not in failing}
     told = {record.__dict__["endpoint"]: record.__dict__["unknown"] for record in caplog.records}
     assert told == dict.fromkeys(failing, "size")
+
+
+def test_a_look_whose_answers_come_slowly_is_given_up() -> None:
+    def look(endpoint_id: str) -> str:
+        for _ in range(100 if endpoint_id == "ep-slow" else 1):
+            time.sleep(min(0.05, remaining()))
+        return endpoint_id
+
+    endpoints, began = [Endpoint(id="ep-slow"), Endpoint(id="ep-quick")], time.monotonic()
+    assert [seen for _, seen in look_at_each(endpoints, look, at="size", within=0.3)] == [
+        "ep-quick"
+    ]
+    assert time.monotonic() - began < 3
+
+
+def test_a_look_that_lasts_is_not_waited_for_and_not_begun_twice() -> None:
+    begun, end = Counter[str](), threading.Event()
+
+    def look(endpoint_id: str) -> str:
+        begun[endpoint_id] += 1
+        if endpoint_id == "ep-0":
+            end.wait(10)
+        return endpoint_id
+
+    def seen() -> set[str]:
+        endpoints = [Endpoint(id=f"ep-{number}") for number in range(20)]
+        return {seen for _, seen in look_at_each(endpoints, look, at="test", waiting=0.2)}
+
+    others = {f"ep-{number}" for number in range(1, 20)}
+    assert [seen(), seen()] == [others, others]
+    assert begun["ep-0"] == 1
+    end.set()
+    wait_for(lambda: seen() == {"ep-0", *others}, "the result of the look that lasted")
 
 
 @pytest.mark.django_db
