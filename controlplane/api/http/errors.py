@@ -10,6 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
+from controlplane.api.http.bodies import MAX_VALUES, TooManyValues
 from controlplane.api.http.field_errors import (
     Entry,
     message_of,
@@ -193,6 +194,8 @@ def install_error_handlers(api: NinjaAPI) -> None:
     @api.exception_handler(HttpError)
     def refused_by_ninja(request: HttpRequest, error: HttpError) -> HttpResponse:
         message = str(error)
+        if isinstance(error.__cause__, TooManyValues):
+            return error_response(request, 413, f"a body may have at most {MAX_VALUES:,} values")
         if message == "Cannot parse request body":
             message = "invalid request: decode application/json: not valid JSON"
         return error_response(request, error.status_code, message)
