@@ -34,6 +34,7 @@ from controlplane.services.errors import (
     PasswordNotStored,
     ServiceError,
     TooManyAtOnce,
+    TooManyUnfinished,
     Unprocessable,
 )
 from controlplane.services.rules.idempotency import AnsweredBefore
@@ -157,8 +158,10 @@ def install_error_handlers(api: NinjaAPI) -> None:
         return set_retry_after(response) if isinstance(error, Locked | TooManyAtOnce) else response
 
     @api.exception_handler(HostAway)
-    def away(request: HttpRequest, error: HostAway) -> HttpResponse:
-        return set_retry_after(error_response(request, 503, str(error)))
+    @api.exception_handler(TooManyUnfinished)
+    def not_scheduled(request: HttpRequest, error: HostAway | TooManyUnfinished) -> HttpResponse:
+        status = 503 if isinstance(error, HostAway) else 423
+        return set_retry_after(error_response(request, status, str(error)))
 
     @api.exception_handler(AuthenticationError)
     def unauthenticated(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
