@@ -3,8 +3,6 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from django.conf import settings
-from django.core.exceptions import RequestDataTooBig
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
@@ -202,11 +200,6 @@ def install_error_handlers(api: NinjaAPI) -> None:
         if message == "Cannot parse request body":
             message = "invalid request: decode application/json: not valid JSON"
         return error_response(request, error.status_code, message)
-
-    @api.exception_handler(RequestDataTooBig)
-    def too_big(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
-        longest = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        return error_response(request, 413, f"a body may have at most {longest} bytes")
 
     @api.exception_handler(Exception)
     def unexpected(request: HttpRequest, error: Exception) -> HttpResponse:
