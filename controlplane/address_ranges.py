@@ -60,6 +60,18 @@ def parse_address(text: str) -> Address:
 
 
 @lru_cache(maxsize=4096)
+def network_of(text: str) -> str:
+    """The part of the network that one client usually has, by which clients are counted: the IPv4
+    address, or the /64 of an IPv6 address. What is no address is returned unchanged."""
+    try:
+        found = parse_address(text)
+    except ValueError:
+        return text
+    is_6 = isinstance(found, ipaddress.IPv6Address)
+    return str(ipaddress.ip_network((found, 64), strict=False) if is_6 else found)
+
+
+@lru_cache(maxsize=4096)
 def is_loopback(text: str) -> bool:
     """Whether a client's address is a loopback address. Raises ValueError."""
     return parse_address(text).is_loopback

@@ -168,10 +168,11 @@ def list_account_api_keys(request: AuthenticatedRequest, account_id: int) -> lis
 def create_account_api_key(
     request: AuthenticatedRequest, account_id: int, body: CreateApiKey
 ) -> dict[str, Any]:
-    """Creates an API key of any account, as `POST /api_keys` does."""
+    """Creates an API key of any account, as `POST /api_keys` does. It expires no later than the
+    operator's own."""
     with management.acting_for(request.auth):
         account = management.find_account(account_id=account_id)
-        return created(*accounts.create_key(account, body.spec()))
+        return created(*accounts.create_key(account, body.spec(), by=request.api_key))
 
 
 @router.delete(

@@ -107,7 +107,8 @@ def suspend_project_endpoint(
 def restart_project_endpoint(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
-    """Stops the endpoint's compute and starts it again. Its connections are closed."""
+    """Stops the endpoint's compute and starts it again. Its connections are closed. If the last
+    thing asked of the endpoint is a restart that has not begun, returns that one's operations."""
     return _changed(endpoints.restart_endpoint(request.auth, project_id, endpoint_id))
 
 

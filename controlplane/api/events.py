@@ -1,7 +1,6 @@
 """`/events` and `/projects/{project_id}/events`: pages of a list of events, or a stream of them.
 `/mark` and `/projects/{project_id}/mark` tell clients that poll whether there are new ones."""
 
-from datetime import datetime
 from typing import Annotated, Any
 
 from django.http import HttpResponseBase, JsonResponse
@@ -10,7 +9,7 @@ from ninja import Field, Query, Schema
 from controlplane.actors import ActorType
 from controlplane.api.event_streams import open_stream
 from controlplane.api.http.auth import AuthenticatedRequest
-from controlplane.api.http.fields import UUID, Stated, Text, ids_like, one_of, several
+from controlplane.api.http.fields import UUID, PointInTime, Stated, Text, ids_like, one_of, several
 from controlplane.api.http.pagination import page_of
 from controlplane.api.http.routing import Router
 from controlplane.api.responses.shared import Cursor
@@ -22,7 +21,6 @@ from controlplane.services.monitoring.events import (
     actors_named,
     ids_named,
     operation_named,
-    time_named,
     types_named,
 )
 
@@ -49,8 +47,8 @@ class EventsQuery(Schema):
     branch_id: Text = Field("", description="ids of branches, separated by commas")
     endpoint_id: Text = Field("", description="ids of endpoints, separated by commas")
     operation_id: Annotated[Text, ids_like(UUID, most=1)] = ""
-    since: datetime | None = Field(None, description="from this moment on")
-    until: datetime | None = Field(None, description="before this moment")
+    since: PointInTime | None = Field(None, description="from this moment on")
+    until: PointInTime | None = Field(None, description="before this moment")
     last_event_id: Text = Field(
         "",
         description="for a stream: the `id` of the last event received, if the header "
@@ -67,8 +65,8 @@ class EventsQuery(Schema):
             branch_ids=ids_named(self.branch_id),
             endpoint_ids=ids_named(self.endpoint_id),
             operation_id=operation_named(self.operation_id),
-            since=time_named("since", self.since),
-            until=time_named("until", self.until),
+            since=self.since,
+            until=self.until,
         )
 
 

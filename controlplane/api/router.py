@@ -16,6 +16,7 @@ from controlplane.api import (
 )
 from controlplane.api.document.openapi import DescribedApi
 from controlplane.api.http.auth import ApiKeyAuth
+from controlplane.api.http.bodies import BoundedParser
 from controlplane.api.http.errors import install_error_handlers
 from controlplane.fleet import api as hosts
 from controlplane.history import api as history
@@ -26,6 +27,7 @@ api = DescribedApi(
     title="Perch management API",
     version="2",
     auth=ApiKeyAuth(),
+    parser=BoundedParser(),
     docs_url=None,
     # `controlplane.api.document_views` serves the document.
     openapi_url=None,

@@ -13,6 +13,7 @@ from controlplane.actors import Actor, ActorType, acting_as, current_actor
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.models import Account, Endpoint, EndpointState, Project
+from controlplane.operations.engine.scheduling import TooManyUnfinished
 from controlplane.services.accounts import check_plan
 from controlplane.services.endpoints import suspend_endpoint
 from controlplane.services.errors import Conflict, Forbidden, NotFound, ServiceError, Unprocessable
@@ -205,6 +206,6 @@ def _refusal_of(do: Callable[[], object]) -> str:
     """Do it. Returns why it was refused; "" if it was not."""
     try:
         do()
-    except ServiceError as error:
-        return error.message
+    except (ServiceError, TooManyUnfinished) as error:
+        return str(error)
     return ""

@@ -17,6 +17,7 @@ from controlplane.models.plans import Plan
 from controlplane.models.reading import Reading
 from controlplane.services.errors import Conflict, Forbidden, Invalid, NotFound, Unprocessable
 from controlplane.services.projects import find_project
+from controlplane.services.rules.plan_limits import check_api_keys
 
 MAX_NAME_LENGTH = 64
 # `last_used_at` is not written more often than this, because writing it with every request would
@@ -131,7 +132,8 @@ def create_key(account: Account, spec: KeySpec, *, by: ApiKey | None = None) -> 
     key; None for the operator.
 
     Raises Invalid, NotFound for a project that is not the account's, Unprocessable if expires_at
-    has passed, Forbidden if the new key would be valid for longer than the caller's.
+    has passed or the account has too many keys, Forbidden if the new key would be valid for longer
+    than the caller's, TooManyAtOnce.
     """
     _check_name("key", spec.name)
     if spec.expires_at is not None and spec.expires_at <= clock.now():
@@ -146,6 +148,7 @@ def create_key(account: Account, spec: KeySpec, *, by: ApiKey | None = None) -> 
     if spec.project_id is not None:
         find_project(account, spec.project_id)
     with transaction.atomic():
+        check_api_keys(account)
         row, key = ApiKey.issue(
             account,
             spec.name,

@@ -64,7 +64,8 @@ REQUESTS = {
     Action.START_COMPUTE: EventType.ENDPOINT_START_REQUESTED,
     Action.SUSPEND_COMPUTE: EventType.ENDPOINT_SUSPEND_REQUESTED,
 }
-
+# The operations of a restart.
+RESTART = (Action.SUSPEND_COMPUTE, Action.START_COMPUTE)
 
 IN_ORDER = "ORDER BY t.created_at, t.id"
 ENDPOINT = Reading(
@@ -276,8 +277,11 @@ def suspend_endpoint(account: Account, project_id: str, endpoint_id: str) -> End
 
 
 def restart_endpoint(account: Account, project_id: str, endpoint_id: str) -> EndpointChange:
-    """Suspend the endpoint and start it again. Raises NotFound, EndpointDisabled, Locked,
-    QuotaExceeded."""
+    """Suspend the endpoint and start it again. If a restart is the last that was asked of the
+    endpoint, and has not begun, return its operations.
+
+    Raises NotFound, EndpointDisabled, Locked, QuotaExceeded.
+    """
     with changing_project(account, project_id) as project:
         endpoint = find_endpoint(project, endpoint_id)
         if endpoint.disabled:
@@ -285,13 +289,28 @@ def restart_endpoint(account: Account, project_id: str, endpoint_id: str) -> End
         refuse_used_up(project, endpoint.branch)
         operations = unfinished(project.id)
         refuse_while_deleting(endpoint.branch, operations)
-        actions = (Action.SUSPEND_COMPUTE, Action.START_COMPUTE)
-        steps = [Step(action, branch=endpoint.branch, endpoint=endpoint) for action in actions]
+        if waiting := _waiting_restart(endpoint, operations):
+            endpoint.pending_state = pending_state(endpoint, operations)
+            return EndpointChange(endpoint, waiting)
+        steps = [Step(action, branch=endpoint.branch, endpoint=endpoint) for action in RESTART]
         restart = RequestKind.RESTART_ENDPOINT
         change = _scheduled(project, endpoint, operations, steps, restart)
         kind = EventType.ENDPOINT_RESTART_REQUESTED
         record(endpoint_requested(kind, project, endpoint, change.operations))
         return change
+
+
+def _waiting_restart(endpoint: Endpoint, operations: Sequence[Operation]) -> list[Operation]:
+    """The endpoint's last two of the unfinished operations if they restart it and have not begun;
+    else none."""
+    last = [row for row in operations if row.endpoint_id == endpoint.id][-2:]
+    is_waiting = all(
+        row.kind == RequestKind.RESTART_ENDPOINT
+        and row.status == OperationStatus.SCHEDULING
+        and row.chain == last[-1].chain
+        for row in last
+    )
+    return last if is_waiting and tuple(row.action for row in last) == RESTART else []
 
 
 def delete_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endpoint:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from django.db import OperationalError
 from psycopg.errors import DeadlockDetected, QueryCanceled
 
-# The operations layer raises HostAway; the API handles it like the errors here.
+# The operations layer raises these two; the API handles them like the errors here.
 from controlplane.operations.engine.scheduling import HostAway as HostAway
+from controlplane.operations.engine.scheduling import TooManyUnfinished as TooManyUnfinished
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,9 @@ Url = Annotated[
 EventTypes = Annotated[
     list[Annotated[Text, Stated(enum=[ALL_EVENTS, *EVENT_TYPES])]],
     Stated(minItems=1),
-    Field(description='the types of events; ["*"] stands for all types, including later ones'),
+    Field(
+        max_length=1000, description='the types of events; ["*"] stands for all, also later ones'
+    ),
 ]
 Secret = Annotated[
     Text,

@@ -12,13 +12,16 @@ from functools import wraps
 from typing import cast
 
 import gevent
+from django.conf import settings
+from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, UnreadablePostError
 from ninja.errors import HttpError
 from ninja.security import HttpBearer
 
 from controlplane.actors import Actor, ActorType, acting_as
+from controlplane.address_ranges import network_of
 from controlplane.api.http import idempotency
-from controlplane.api.http.errors import too_many_requests
+from controlplane.api.http.errors import error_response, too_many_requests
 from controlplane.api.http.request_limits import (
     TooManyRequests,
     count_request,
@@ -118,17 +121,25 @@ class AuthenticatedRequest(HttpRequest):
 
 def without_key(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     """The view, for callers without a key. Their requests are counted by address, together with
-    those whose keys may be wrong."""
+    those whose keys may be wrong, also while their bodies are received."""
 
     @wraps(view)
     def counted_view(request: HttpRequest, **named: str) -> HttpResponse:
         try:
-            with counted(f"address {request.META.get('REMOTE_ADDR', '')}"):
+            with counted(_network(request)):
+                _receive_body(request)
                 return view(request, **named)
         except TooManyRequests as error:
             return too_many_requests(request, error)
+        except HttpError as error:
+            return error_response(request, error.status_code, str(error))
 
     return counted_view
+
+
+def _network(request: HttpRequest) -> str:
+    """Whose request it is for `counted`, as long as no key says so."""
+    return f"address {network_of(request.META.get('REMOTE_ADDR', ''))}"
 
 
 class ApiKeyAuth(HttpBearer):
@@ -144,7 +155,7 @@ class ApiKeyAuth(HttpBearer):
         digest = ApiKey.digest_of(token)
         # Keys that may be wrong are counted together, so that whoever tries many takes few database
         # connections and little time.
-        with counted(f"key {digest}" if digest in _valid_lately else f"address {address}"):
+        with counted(f"key {digest}" if digest in _valid_lately else _network(request)):
             key = accounts.authenticate(token, address=address)
             if key is None:
                 _valid_lately.discard(digest)
@@ -166,8 +177,8 @@ def _admit(request: AuthenticatedRequest, key: ApiKey) -> None:
     the transaction of the idempotency key.
 
     That transaction begins last, so that it contains neither a refused request nor a wait for the
-    client. Raises RateLimited, Forbidden, NotFound, HttpError, RequestDataTooBig, and whatever
-    `idempotency.begin` raises.
+    client. Raises RateLimited, Forbidden, NotFound, HttpError, and whatever `idempotency.begin`
+    raises.
     """
     # ninja sets `auth` only on requests that it goes on to serve. The access log also needs the
     # account of requests that are refused here.
@@ -176,12 +187,14 @@ def _admit(request: AuthenticatedRequest, key: ApiKey) -> None:
     admit_request(key, route=f"{request.method} {route_of(request)}")
     check_key_limits(request, key)
     _receive_body(request)
+    if admitted := request.META.get("perch.admitted"):
+        admitted()
     idempotency.begin(request, key)
 
 
 def _receive_body(request: HttpRequest) -> None:
     """Wait for the request's body, without a database connection. Raises HttpError if it does not
-    arrive in time or to its end, and RequestDataTooBig."""
+    arrive in time or to its end, or is too long."""
     length = int(request.META.get("CONTENT_LENGTH") or 0)
     if not length:
         return
@@ -192,5 +205,8 @@ def _receive_body(request: HttpRequest) -> None:
             is_whole = len(request.body) == length
     except UnreadablePostError:
         is_whole = False
+    except RequestDataTooBig as error:
+        longest = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        raise HttpError(413, f"a body may have at most {longest} bytes") from error
     if not is_whole:
         raise HttpError(400, "invalid request: its body is incomplete")

@@ -3,13 +3,12 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from django.conf import settings
-from django.core.exceptions import RequestDataTooBig
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
+from controlplane.api.http.bodies import MAX_VALUES, TooManyValues
 from controlplane.api.http.field_errors import (
     Entry,
     message_of,
@@ -33,6 +32,7 @@ from controlplane.services.errors import (
     PasswordNotStored,
     ServiceError,
     TooManyAtOnce,
+    TooManyUnfinished,
     Unprocessable,
 )
 from controlplane.services.rules.idempotency import AnsweredBefore
@@ -156,8 +156,10 @@ def install_error_handlers(api: NinjaAPI) -> None:
         return set_retry_after(response) if isinstance(error, Locked | TooManyAtOnce) else response
 
     @api.exception_handler(HostAway)
-    def away(request: HttpRequest, error: HostAway) -> HttpResponse:
-        return set_retry_after(error_response(request, 503, str(error)))
+    @api.exception_handler(TooManyUnfinished)
+    def not_scheduled(request: HttpRequest, error: HostAway | TooManyUnfinished) -> HttpResponse:
+        status = 503 if isinstance(error, HostAway) else 423
+        return set_retry_after(error_response(request, status, str(error)))
 
     @api.exception_handler(AuthenticationError)
     def unauthenticated(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
@@ -193,14 +195,11 @@ def install_error_handlers(api: NinjaAPI) -> None:
     @api.exception_handler(HttpError)
     def refused_by_ninja(request: HttpRequest, error: HttpError) -> HttpResponse:
         message = str(error)
+        if isinstance(error.__cause__, TooManyValues):
+            return error_response(request, 413, f"a body may have at most {MAX_VALUES:,} values")
         if message == "Cannot parse request body":
             message = "invalid request: decode application/json: not valid JSON"
         return error_response(request, error.status_code, message)
-
-    @api.exception_handler(RequestDataTooBig)
-    def too_big(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
-        longest = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        return error_response(request, 413, f"a body may have at most {longest} bytes")
 
     @api.exception_handler(Exception)
     def unexpected(request: HttpRequest, error: Exception) -> HttpResponse:

@@ -1,6 +1,5 @@
 """The `errors` of a refusal: what is wrong with each field of the request, for programs."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from django.http import HttpRequest
 from ninja.errors import ValidationError
 
+from controlplane.api.http.bodies import parsed
 from controlplane.api.http.not_offered import NOT_OFFERED
 from controlplane.services.errors import (
     Conflict,
@@ -88,7 +88,8 @@ def not_offered(error: ValidationError) -> str | None:
     error."""
     if any(problem["type"] != NOT_OFFERED for problem in error.errors):
         return None
-    return "; ".join(f"{field_of(problem)} is {problem['msg']}" for problem in error.errors)
+    named = error.errors[:MAX_ERRORS_IN_MESSAGE]
+    return "; ".join(f"{field_of(problem)} is {problem['msg']}" for problem in named)
 
 
 def message_of(error: ValidationError) -> str:
@@ -135,7 +136,7 @@ def _place_in(request: HttpRequest, error: FieldError) -> str | None:
     if any(error.field in one for one in named):
         return error.field
     try:
-        body = json.loads(request.body or "null")
+        body = parsed(request.body or b"null")
     except (ValueError, RecursionError):
         return None
     # The defaults for a project's endpoints have an endpoint's settings without `settings`.

@@ -14,6 +14,8 @@ METHODS = frozenset({"POST", "PATCH", "DELETE"})
 # Statuses of responses that ask the caller to retry, or to retry with a valid API key. Such a
 # request has changed nothing, and the next one with the idempotency key counts as the first.
 NOT_KEPT = frozenset({401, 408, 423, 429})
+# Bytes of a refusal that is stored.
+MAX_KEPT_REFUSAL = 4096
 
 
 class IdempotencyMiddleware:
@@ -29,7 +31,7 @@ class IdempotencyMiddleware:
                 request.META["perch.transactions"] = transactions
                 response = self.get_response(request)
                 claim = request.META.get("perch.claim")
-                if claim is not None and is_kept(response.status_code):
+                if claim is not None and is_kept(response):
                     claim.answer = Answer(response.status_code, response.content.decode())
         except (DatabaseError, InterfaceError) as error:
             # The change and its stored response are either both committed or both rolled back.
@@ -54,6 +56,10 @@ def begin(request: HttpRequest, api_key: ApiKey) -> None:
     request.META["perch.claim"] = claim
 
 
-def is_kept(status: int) -> bool:
-    """True if a response with this status is final, and is stored for repeated requests."""
+def is_kept(response: HttpResponse) -> bool:
+    """True if the response is final, and is stored for repeated requests. A long refusal is not: it
+    repeats what the caller sent, and the request has changed nothing."""
+    status = response.status_code
+    if status >= 400 and len(response.content) > MAX_KEPT_REFUSAL:
+        return False
     return status < 500 and status not in NOT_KEPT

@@ -16,6 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -26,6 +27,7 @@ from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseExc
 from gunicorn.workers.ggevent import GeventWorker
 
 from controlplane import logs
+from controlplane.address_ranges import network_of
 from controlplane.api.http.client_address import Network, client_of
 
 STATUS_OF = {
@@ -34,6 +36,9 @@ STATUS_OF = {
 }
 # New objects between two garbage collections.
 GC_THRESHOLD = 50_000
+# Seconds that a client without a valid key may take to accept an answer, of up to 1.5 MB. Others
+# have gunicorn's `--timeout` for each piece.
+KEYLESS_TIMEOUT = 60.0
 # Seconds between two checks of whether the worker is to stop.
 STOP_POLL_INTERVAL = 0.2
 # linux/prctl.h: PR_SET_PDEATHSIG
@@ -63,11 +68,11 @@ def shut_down(client: Any, how: int) -> None:
 
 
 def make_room(awaited: dict[Any, str], limit: int) -> None:
-    """If three quarters of a worker's connections await a request, end the oldest one of the
-    address that has the most of them. `awaited` has their addresses."""
+    """If three quarters of a worker's connections are `awaited`, end the oldest one of the network
+    that has the most of them."""
     if len(awaited) > limit * 3 // 4:
-        ((address, _),) = Counter(awaited.values()).most_common(1)
-        oldest = next(client for client, its in awaited.items() if its == address)
+        ((network, _),) = Counter(awaited.values()).most_common(1)
+        oldest = next(client for client, its in awaited.items() if its == network)
         del awaited[oldest]
         shut_down(oldest, socket.SHUT_RDWR)
 
@@ -87,7 +92,9 @@ class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no ty
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.clients: set[Any] = set()
-        # The addresses of those that have sent no whole head yet, the oldest first.
+        # The networks of those on whose clients this worker waits: for a whole request with a valid
+        # key, or for an answer to be accepted. The oldest first. Without streams, which an account
+        # may have only so many of.
         self.awaited: dict[Any, str] = {}
 
     def init_process(self) -> None:
@@ -108,7 +115,8 @@ class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no ty
         features()
         refusals.begin()
         sampling.begin_in_thread("api")
-        self.wsgi: Application = with_client_address(self.wsgi, settings.TRUSTED_PROXIES)
+        watched = self._watched(self.wsgi)
+        self.wsgi: Application = with_client_address(watched, settings.TRUSTED_PROXIES)
         # Objects that exist by now stay for the life of the process, so later collections can skip
         # them. Collections are rare, because the thousands of objects of a long list are freed by
         # reference counting anyway.
@@ -123,7 +131,7 @@ class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no ty
     def handle(self, listener: Any, client: Any, addr: Any) -> None:
         make_room(self.awaited, self.worker_connections)
         self.clients.add(client)
-        self.awaited[client] = addr[0]
+        self._await(client, addr[0])
         try:
             super().handle(listener, client, addr)
         finally:
@@ -131,16 +139,36 @@ class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no ty
             self.awaited.pop(client, None)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
-        self.awaited.pop(sock, None)
-        # The longest that a client may take to accept a piece of the response.
-        sock.settimeout(self.cfg.timeout or None)
+        sock.settimeout(min(self.cfg.timeout or KEYLESS_TIMEOUT, KEYLESS_TIMEOUT))
         try:
             super().handle_request(listener_name, req, sock, addr)
         except TimeoutError:
             raise StopIteration from None  # gunicorn closes the connection.
         finally:
             sock.settimeout(None)
-            self.awaited[sock] = addr[0]
+            self._await(sock, addr[0])
+
+    def _watched(self, application: Application) -> Application:
+        """The application, for which `awaited` is kept. Requests get "perch.admitted", to be called
+        when they have been received with a valid key."""
+
+        def served(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            client = environ["gunicorn.socket"]
+            environ["perch.admitted"] = partial(self._admit, client)
+            answer = application(environ, start_response)
+            if not getattr(answer, "streaming", False):
+                self._await(client, environ["REMOTE_ADDR"])
+            return answer
+
+        return served
+
+    def _admit(self, client: Any) -> None:
+        self.awaited.pop(client, None)
+        client.settimeout(self.cfg.timeout or None)
+
+    def _await(self, client: Any, address: str) -> None:
+        self.awaited.pop(client, None)  # so that it becomes the newest
+        self.awaited[client] = network_of(address)
 
     def _end_waits(self) -> None:
         """Once the worker is to stop, end the requests that only wait for something, and the

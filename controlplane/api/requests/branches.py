@@ -71,7 +71,8 @@ class NewBranch(BranchAttributes):
 
 class CreateBranch(BaseModel):
     branch: NewBranch | None = None
-    endpoints: list[NewBranchEndpoint] | None = None
+    # The service refuses more than one, in words that clients know.
+    endpoints: Annotated[list[NewBranchEndpoint], Field(max_length=10)] | None = None
     annotation_value: Notes | None = Field(
         default=None,
         description="Notes about the branch: at most 50 texts by name, at most 16,384 characters "

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from controlplane import clock
-from controlplane.actors import current_actor
+from controlplane.actors import ActorType, current_actor
 from controlplane.logs import current
 from controlplane.models import (
     HANDED_OVER,
@@ -39,6 +39,10 @@ from controlplane.operations.queue.lanes import enter_lane, move_ahead
 # `scheduling`, and follow in order as these end.
 MAX_PER_PROJECT = 8
 
+# The most unfinished operations of a project that callers' requests may add to: twice the branches
+# of the largest projects. Each request about the project, and each end of an operation, reads all.
+MAX_UNFINISHED = 1_000
+
 # What a request is whose last step has the action, unless its caller says more.
 KINDS: Mapping[Action, RequestKind] = {
     Action.CREATE_TIMELINE: RequestKind.CREATE_PROJECT,
@@ -58,6 +62,11 @@ KINDS: Mapping[Action, RequestKind] = {
 class HostAway(EndsRound):
     """No worker of the host is there to run the operations. Nothing was written, so it is safe to
     try again."""
+
+
+class TooManyUnfinished(Exception):
+    """The project has as many unfinished operations as callers' requests may add to. Nothing was
+    written, so it is safe to try again."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,8 @@ def schedule(
 
     The caller holds the project's lock. The first operation is `running` unless an earlier
     unfinished operation holds what it needs; the rest are `scheduling` (specification, section 4,
-    rules 1, 2 and 7). Raises HostAway.
+    rules 1, 2 and 7). Raises HostAway; TooManyUnfinished at callers' requests, except for one that
+    ends or changes the project as a whole. What the platform schedules, it has bounded itself.
     """
     if project.host.is_away:
         raise HostAway(
@@ -152,9 +162,17 @@ def dispatch(project: Project, *, new: Sequence[Operation] = ()) -> list[Operati
     limit in its lane, and record what each of the others waits for.
 
     The caller holds the project's lock. `new` are the newest operations; this function writes them.
-    Returns the operations that were dispatched.
+    Returns the operations that were dispatched. Raises TooManyUnfinished as `schedule` does.
     """
     operations = [*unfinished(project.id), *new]
+    callers = (ActorType.USER, ActorType.RETRY)
+    if (
+        new
+        and len(operations) > MAX_UNFINISHED
+        and all(row.initiator_type in callers and project.id not in row.resources for row in new)
+    ):
+        words = f"a project may have {MAX_UNFINISHED:,} unfinished operations: try again later"
+        raise TooManyUnfinished(words)
     move_ahead(project, operations)
     under_way = Counter(
         row.lane

@@ -1,5 +1,5 @@
 """Deletes events that are older than the operator's setting, and the oldest of an account that has
-too many.
+too many; and API keys that were revoked or expired before that time.
 
 Deletes in batches, each in a short transaction of its own, because event streams wait for the
 oldest transaction under way.
@@ -11,9 +11,10 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import connection
+from django.db.models import Q
 
 from controlplane import clock
-from controlplane.models import Account, Event, Host
+from controlplane.models import Account, ApiKey, Event, Host
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,15 @@ def forget_events(host: Host) -> None:
             break
     if forgotten:
         log.info("events forgotten", extra={"events": forgotten})
+
+
+def forget_api_keys(host: Host) -> None:
+    """Delete the keys that have been invalid for as long as events are kept, which name them."""
+    before = clock.now() - timedelta(days=settings.EVENT_RETENTION)
+    invalid = ApiKey.objects.filter(Q(revoked_at__lt=before) | Q(expires_at__lt=before))
+    ids = list(invalid.values_list("id", flat=True)[: BATCH_SIZE * MAX_BATCHES])
+    for first in range(0, len(ids), BATCH_SIZE):
+        ApiKey.objects.filter(id__in=ids[first : first + BATCH_SIZE]).delete()
 
 
 def _due() -> Iterator[list[int]]:

@@ -41,7 +41,7 @@ from controlplane.operations.rounds.deleted_projects import (
     remove_unrecovered,
     try_removals_again,
 )
-from controlplane.operations.rounds.event_retention import forget_events
+from controlplane.operations.rounds.event_retention import forget_api_keys, forget_events
 from controlplane.operations.rounds.expiry import expire_branches
 from controlplane.operations.rounds.hidden_branches import remove_unwanted
 from controlplane.operations.rounds.idleness import suspend_idle_endpoints
@@ -203,6 +203,7 @@ ROUNDS: Sequence[Round] = (
     Round(60, forget_requests, at_rest=LONG_REST_INTERVAL),
     Round(60, forget_readings, at_rest=LONG_REST_INTERVAL),
     Round(600, forget_events),
+    Round(600, forget_api_keys),
 )
 
 

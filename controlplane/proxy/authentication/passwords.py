@@ -21,10 +21,9 @@ import threading
 import unicodedata
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import IPv6Address, ip_network
 from weakref import WeakValueDictionary
 
-from controlplane.address_ranges import parse_address
+from controlplane.address_ranges import network_of
 from controlplane.proxy.authentication.scram import Verifier
 from controlplane.proxy.wire.errors import PasswordFailed
 
@@ -81,7 +80,7 @@ class PasswordChecks:
         is_costly = verifier.iterations > _MAX_CHEAP_ITERATIONS
         thread = self._costly if is_costly else self._cheap
         # Always in this order, so that two checks cannot deadlock.
-        async with self._turn(f"from {_network_of(address)}"), self._turn(f"to {endpoint_id}"):
+        async with self._turn(f"from {network_of(address)}"), self._turn(f"to {endpoint_id}"):
             fits = await loop.run_in_executor(thread, check_password, verifier, password)
         if not fits:
             raise PasswordFailed(role)
@@ -100,12 +99,6 @@ class PasswordChecks:
 
     def _turn(self, whose: str) -> asyncio.Lock:
         return self._turns.setdefault(whose, asyncio.Lock())
-
-
-def _network_of(address: str) -> str:
-    """Returns the address, or for IPv6 the network that one customer usually has."""
-    found = parse_address(address)
-    return str(ip_network((found, 64), strict=False) if isinstance(found, IPv6Address) else found)
 
 
 def _lower_priority() -> None:

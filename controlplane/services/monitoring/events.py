@@ -122,16 +122,6 @@ def operation_named(text: str) -> uuid.UUID | None:
         ) from None
 
 
-def time_named(field: str, time: datetime | None) -> datetime | None:
-    """Return the time. Raises Invalid if it has no time zone."""
-    if time is not None and time.tzinfo is None:
-        raise Invalid(
-            f"{field}: the time zone is missing; send a time such as 2026-01-31T12:00:00Z",
-            fields=[field],
-        )
-    return time
-
-
 def _is_of(kind: str, prefix: str) -> bool:
     return prefix.endswith(".") and kind.startswith(prefix)
 

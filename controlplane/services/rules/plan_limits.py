@@ -5,10 +5,12 @@ Each check of a plan runs under a lock that keeps its count correct until the tr
 the plan has no limit, nothing is counted, and nothing is locked beyond what the caller has locked.
 """
 
+from controlplane import clock
 from controlplane.models import (
     UNFINISHED,
     Account,
     Action,
+    ApiKey,
     Branch,
     Database,
     Endpoint,
@@ -27,6 +29,9 @@ from controlplane.services.errors import (
     locking_within_bound,
     refused_field,
 )
+
+# API keys of an account that are not revoked, on every plan. Lists contain all of them.
+MAX_API_KEYS = 1_000
 
 
 def check_projects(account: Account) -> None:
@@ -83,6 +88,22 @@ def check_webhooks(account: Account) -> None:
     _lock(account)
     have = Webhook.objects.filter(account=account).count()
     _refuse_past(account, "webhooks", account.limits.webhooks, have, code="WEBHOOKS_LIMIT_EXCEEDED")
+
+
+def check_api_keys(account: Account) -> None:
+    """Check that the account may have one more API key. Removes its expired ones if that makes
+    room. Locks the account until the transaction ends, as `check_projects` does. Raises
+    Unprocessable, TooManyAtOnce."""
+    _lock(account)
+    keys = ApiKey.objects.filter(account=account, revoked_at=None)
+    if keys.count() < MAX_API_KEYS:
+        return
+    keys.filter(expires_at__lte=clock.now()).delete()
+    if keys.count() >= MAX_API_KEYS:
+        raise Unprocessable(
+            f"an account has at most {MAX_API_KEYS:,} API keys: first revoke some",
+            code="API_KEYS_LIMIT_EXCEEDED",
+        )
 
 
 def _lock(account: Account) -> None:

@@ -265,3 +265,19 @@ class TestStoredAnswers:
         forget_requests(host)
         kept = IdempotentRequest.objects.values_list("key", flat=True)
         assert sorted(kept) == ["0", "1", "2", "young"]
+        monkeypatch.setattr(kept_requests, "MAX_BYTES_PER_ACCOUNT", 25)
+        IdempotentRequest.objects.update(answer="0123456789")
+        forget_requests(host)
+        assert sorted(kept.all()) == ["0", "1", "young"]
+
+    def test_a_long_refusal_is_not_stored(self, api: DjangoClient) -> None:
+        body = {
+            "endpoint": {"settings": {"pg_settings": {"x" * 200 + str(i): 1 for i in range(99)}}}
+        }
+        answer = api.patch(
+            "/api/v2/projects/x/endpoints/y",
+            json.dumps(body),
+            content_type="application/json",
+            headers={"Idempotency-Key": "k"},
+        )
+        assert (answer.status_code, IdempotentRequest.objects.count()) == (400, 0)

@@ -111,9 +111,9 @@ def test_an_api_that_stops_answers_idle_connections_by_their_end(
     assert "Traceback" not in log.read_text()
 
 
-def keep_nobody_out(url: str) -> None:
+def keep_nobody_out(url: str, text: bytes = HALF_A_HEAD) -> None:
     """Hold more connections than the server may have, and make requests of an own connection."""
-    with connections(url, HALF_A_HEAD, count=100):
+    with connections(url, text, count=100):
         for _ in range(3):
             began = time.monotonic()
             assert requests.get(url, timeout=60).ok
@@ -156,3 +156,17 @@ def test_a_client_may_wait_for_100_continue(alice: Client) -> None:
         assert client.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.sendall(b"{}")
         assert client.recv(65536).startswith(b"HTTP/1.1 400 ")
+
+
+def test_unread_answers_keep_nobody_out_of_the_api(stack: Stack) -> None:
+    text = b"GET /api/v2/docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n"
+    with another_api(stack, options="--worker-connections 40") as api:
+        keep_nobody_out(f"{api.api_url}/livez".replace("/api/v2", ""), text * 4)
+
+
+@pytest.mark.thorough
+def test_a_body_without_a_key_has_no_more_time(stack: Stack) -> None:
+    half = (
+        b"POST /hosts/join HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 9\r\n\r\n{"
+    )
+    assert sent(stack.api_url, half).startswith(b"HTTP/1.1 408 ")

@@ -17,6 +17,7 @@ from controlplane.events.types import EventType
 from controlplane.history.retention import forget_former_passwords
 from controlplane.models import (
     Account,
+    ApiKey,
     Branch,
     BranchState,
     Endpoint,
@@ -28,7 +29,7 @@ from controlplane.models import (
     Role,
 )
 from controlplane.operations.rounds import event_retention, retention
-from controlplane.operations.rounds.event_retention import forget_events
+from controlplane.operations.rounds.event_retention import forget_api_keys, forget_events
 from controlplane.operations.rounds.retention import forget_deleted, forget_operations
 from tests.controlplane.rows import make_host, make_project
 
@@ -248,3 +249,16 @@ def test_events_beyond_the_number_of_an_account_are_removed(
     assert [Event.objects.filter(account=one).count() for one in (account, bob, None)] == [10] * 3
     kept = Event.objects.filter(account=account).order_by("at")
     assert kept[0].summary == "15"
+
+
+def test_keys_are_removed_as_long_after_their_end_as_events(account: Account, host: Host) -> None:
+    kept, gone = (timezone.now() - timedelta(days=days) for days in (89, 91))
+    for end in (kept, gone):
+        ApiKey.issue(account, "expired", expires_at=end)
+        revoked, _ = ApiKey.issue(account, "revoked")
+        ApiKey.objects.filter(id=revoked.id).update(revoked_at=end)
+    valid, _ = ApiKey.issue(account, "valid")
+    forget_api_keys(host)
+    left = ApiKey.objects.exclude(id=valid.id)
+    assert {one.revoked_at or one.expires_at for one in left} == {kept}
+    assert left.count() == 2

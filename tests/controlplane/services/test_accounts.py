@@ -14,7 +14,9 @@ from controlplane.models import Account, ApiKey, Event, Host, Plan, Project
 from controlplane.operations.rounds.deleted_projects import remove_unrecovered
 from controlplane.operations.rounds.retention import forget_deleted
 from controlplane.services import account_management as management
-from controlplane.services.errors import Conflict, Forbidden
+from controlplane.services.accounts import KeySpec, create_key, revoke_key
+from controlplane.services.errors import Conflict, Forbidden, Unprocessable
+from controlplane.services.rules import plan_limits
 from tests.controlplane.rows import make_project
 from tests.support.client import Client
 from tests.support.place import Place
@@ -241,3 +243,30 @@ def test_only_operators_act_for_others(bob: Account, settings: Any) -> None:
     settings.OPERATORS = {"bob"}
     with management.acting_for(bob):
         pass
+
+
+def test_a_key_that_expires_makes_none_that_lasts_longer(
+    bob: Account, host: Host, client: DjangoClient, settings: Any
+) -> None:
+    settings.OPERATORS = {"bob"}
+    ends = clock.now() + timedelta(minutes=10)
+    _, key = ApiKey.issue(bob, "short", expires_at=ends)
+    for account in (bob, Account.objects.create(name="ann")):
+        made = client.post(
+            f"/api/v2/accounts/{account.id}/api_keys",
+            {"key_name": "for ever"},
+            content_type="application/json",
+            headers={"Authorization": f"Bearer {key}"},
+        )
+        assert made.status_code == 403, made.content
+
+
+def test_an_account_has_so_many_keys(bob: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_limits, "MAX_API_KEYS", 3)
+    expired, _ = ApiKey.issue(bob, "expired", expires_at=clock.now())
+    made = [create_key(bob, KeySpec(name="new"))[0] for _ in range(3)]
+    assert not ApiKey.objects.filter(id=expired.id).exists()
+    with pytest.raises(Unprocessable, match="at most 3 API keys"):
+        create_key(bob, KeySpec(name="too many"))
+    revoke_key(bob, made[0].id)
+    create_key(bob, KeySpec(name="in its place"))
