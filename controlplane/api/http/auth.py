@@ -119,14 +119,16 @@ class AuthenticatedRequest(HttpRequest):
     api_key: ApiKey
 
 
-def without_key(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """The view, for callers without a key. Their requests are counted by address, together with
-    those whose keys may be wrong, also while their bodies are received."""
+def without_key(
+    view: Callable[..., HttpResponse], *, counted_as: str = "address"
+) -> Callable[..., HttpResponse]:
+    """The view, for callers without a key. Their requests are counted by address, also while their
+    bodies are received: by default together with those whose keys may be wrong."""
 
     @wraps(view)
     def counted_view(request: HttpRequest, **named: str) -> HttpResponse:
         try:
-            with counted(_network(request)):
+            with counted(_network(request, counted_as)):
                 _receive_body(request)
                 return view(request, **named)
         except TooManyRequests as error:
@@ -137,9 +139,9 @@ def without_key(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse
     return counted_view
 
 
-def _network(request: HttpRequest) -> str:
+def _network(request: HttpRequest, counted_as: str = "address") -> str:
     """Whose request it is for `counted`, as long as no key says so."""
-    return f"address {network_of(request.META.get('REMOTE_ADDR', ''))}"
+    return f"{counted_as} {network_of(request.META.get('REMOTE_ADDR', ''))}"
 
 
 class ApiKeyAuth(HttpBearer):

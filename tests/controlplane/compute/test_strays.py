@@ -281,7 +281,7 @@ def test_at_the_limit_new_clients_are_refused_and_others_continue(
     branch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (compute, limits):
-        monkeypatch.setattr(module, "most_processes", lambda max_cu: 16)
+        monkeypatch.setattr(module, "max_processes", lambda max_cu: 16)
     compute.start(SPEC)
     with ExitStack() as sessions:
         first = sessions.enter_context(session(socket_dir(ENDPOINT)))

@@ -51,7 +51,7 @@ def test_an_endpoint_that_changes_all_the_time_delays_no_other() -> None:
             if seen.count("checked ep-other") == 2:
                 checked.set()
 
-        listener._check = check  # type: ignore[method-assign]
+        listener._check = check  # type: ignore[method-assign,assignment]
         for endpoint_id in ("ep-busy", "ep-other"):
             listener.note_branch(endpoint_id, "br-1")
         running = asyncio.create_task(listener.run(cast(Any, None)))

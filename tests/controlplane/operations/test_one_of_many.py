@@ -162,7 +162,7 @@ def test_second_hosts(projects: list[Project], monkeypatch: pytest.MonkeyPatch) 
     receiving = SimpleNamespace(
         reception_ids=lambda: ["bad", "good"], remove=bad_for("bad", removed.append)
     )
-    monkeypatch.setattr(receptions, "receiving_log", receiving)
+    monkeypatch.setattr(receptions, "receivewal", receiving)
     monkeypatch.setattr(LogReceiver.objects, "filter", lambda **_: [])
     receptions.look_after_received(host)
     assert removed == ["good"]
