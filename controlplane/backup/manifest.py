@@ -16,6 +16,8 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from controlplane.compute.host.tree import open_regular
+
 FORMAT = 1
 MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
 METADATA_DUMP = "metadata.dump"
@@ -88,7 +90,7 @@ def read_manifest(backup: Path) -> Manifest:
     """Read the backup's manifest. Raises NoBackup."""
     path = backup / MANIFEST
     try:
-        text = path.read_text()
+        text = read_file(path).decode()
     except FileNotFoundError:
         raise NoBackup(
             f"{backup} is not a backup, or an incomplete one: it has no {MANIFEST}"
@@ -108,6 +110,13 @@ def read_manifest(backup: Path) -> Manifest:
         ) from None
 
 
+def read_file(path: Path) -> bytes:
+    """The content of a file of a backup. Raises FileNotFoundError for a link or a pipe in its
+    place, OSError."""
+    with open_regular(path, within=None) as (opened, _), open(opened, "rb", closefd=False) as file:
+        return file.read()
+
+
 def write_sums(backup: Path) -> None:
     """Write the SHA-256 of every file, in the format of `sha256sum`. Raises OSError."""
     names = sorted(_files_of(backup))
@@ -120,7 +129,7 @@ def verify(backup: Path) -> list[str]:
     """Read the whole backup; return a list of what is wrong with it. Raises NoBackup."""
     read_manifest(backup)
     try:
-        lines = (backup / SUMS).read_text().split("\n")
+        lines = read_file(backup / SUMS).decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise NoBackup(f"{backup / SUMS} cannot be read: {_error_text(error)}") from error
     listed = {}
@@ -180,15 +189,17 @@ def _error_text(error: OSError | UnicodeDecodeError) -> str:
 
 
 def _files_of(directory: Path) -> Iterator[str]:
-    for place, _, names in os.walk(directory):
-        for name in names:
-            found = os.path.relpath(os.path.join(place, name), directory)
-            if found != SUMS:
+    """All that is no directory: links to directories too, which os.walk does not follow."""
+    for place, directories, names in os.walk(directory):
+        for name in (*names, *directories):
+            path = os.path.join(place, name)
+            found = os.path.relpath(path, directory)
+            if found != SUMS and (name in names or os.path.islink(path)):
                 yield found
 
 
 def _digest_of(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path, within=None) as (opened, _), open(opened, "rb", closefd=False) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

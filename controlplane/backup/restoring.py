@@ -16,6 +16,7 @@ from controlplane.backup.manifest import (
     BranchCopy,
     Manifest,
     branch_copy,
+    read_file,
     read_manifest,
     verify,
 )
@@ -112,7 +113,7 @@ def check_key(backup: Path) -> None:
     encrypted with: the environment's have precedence over the restored ones."""
     if isinstance(settings.SECRET_KEY, Unstored):
         return
-    key = (backup / SECRET_KEY).read_text().strip()
+    key = read_file(backup / SECRET_KEY).decode().strip()
     if key not in (one.strip() for one in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)):
         raise RestoreRefused(
             f"the secret key of this command is not that of the backup, {backup / SECRET_KEY}: "
@@ -245,7 +246,7 @@ def restore_secrets(backup: Path) -> None:
             shutil.copytree(source, place)
             sync_tree(place)
         elif source.exists():
-            durable.write(place, source.read_bytes(), 0o600)
+            durable.write(place, read_file(source), 0o600)
     durable.sync(settings.STATE_DIR)
 
 

@@ -29,6 +29,12 @@ GROUP = "perch_superuser"
 ROLE: LiteralString = "SELECT 1 FROM pg_roles WHERE rolname = %s"
 REPLICATES: LiteralString = ROLE + " AND rolreplication"
 DATABASE: LiteralString = "SELECT 1 FROM pg_database WHERE datname = %s"
+# A role that the API has made. No SQL can make a role a member of GROUP.
+MEMBER: LiteralString = """
+SELECT 1 FROM pg_auth_members
+WHERE roleid = 'perch_superuser'::regrole AND pg_get_userbyid(member) = %s
+"""
+OWNED_BY: LiteralString = DATABASE + " AND pg_get_userbyid(datdba) = %s"
 
 
 @dataclass(frozen=True)
@@ -217,30 +223,39 @@ def _apply_role(connection: Session, role: RoleSpec, first: str) -> None:
     is_there = _exists(connection, ROLE, role.name)
     if not is_there and role.oid is not None:
         return  # SQL dropped it: its row is removed when the catalog is next read
-    if not is_there or role.has_new_password:
-        verb, words = sql.SQL("ALTER" if is_there else "CREATE"), list[sql.SQL]()
-        if not (is_there and role.is_plain):
-            words.append(sql.SQL("LOGIN" if role.login else "NOLOGIN"))
+    if is_there and role.oid is None and not role.is_plain:
+        # Whoever has made it by SQL may act as it, so it must get no rights.
+        _require(connection, MEMBER, role.name, of="role")
+    with connection.transaction():  # a role of ours is never seen outside of GROUP
+        if not is_there or role.has_new_password:
+            _write_role(connection, role, is_there=is_there)
         if not role.is_plain:
-            words += [_creation_rights(connection), sql.SQL("BYPASSRLS")]
-        # A role whose validity has expired cannot log in, whatever its password.
-        words.append(sql.SQL("VALID UNTIL 'infinity'"))
-        statement = sql.SQL("{} ROLE {} {} PASSWORD {}").format(
-            verb,
-            sql.Identifier(role.name),
-            sql.SQL(" ").join(words),
-            sql.Literal(role.password),
-        )
-        connection.execute(statement)
+            run(connection, "GRANT {} TO {}", GROUP, role.name)
     if role.has_new_password and role.sessions_end_at is not None:
         end_sessions_begun_before(connection, role.name, role.sessions_end_at)
     if role.is_plain:
         return
-    run(connection, "GRANT {} TO {}", GROUP, role.name)
     if role.name != first and _exists(connection, ROLE, first):
         run(connection, "GRANT {} TO {}", role.name, first)
     if role.replication and not _exists(connection, REPLICATES, role.name):
         run(connection, "ALTER ROLE {} REPLICATION", role.name)
+
+
+def _write_role(connection: Session, role: RoleSpec, *, is_there: bool) -> None:
+    verb, words = sql.SQL("ALTER" if is_there else "CREATE"), list[sql.SQL]()
+    if not (is_there and role.is_plain):
+        words.append(sql.SQL("LOGIN" if role.login else "NOLOGIN"))
+    if not role.is_plain:
+        words += [_creation_rights(connection), sql.SQL("BYPASSRLS")]
+    # A role whose validity has expired cannot log in, whatever its password.
+    words.append(sql.SQL("VALID UNTIL 'infinity'"))
+    statement = sql.SQL("{} ROLE {} {} PASSWORD {}").format(
+        verb,
+        sql.Identifier(role.name),
+        sql.SQL(" ").join(words),
+        sql.Literal(role.password),
+    )
+    connection.execute(statement)
 
 
 def _creation_rights(connection: Session) -> sql.SQL:
@@ -265,6 +280,8 @@ def _rename_database(connection: Session, database: DatabaseSpec, names: Collect
 
 def _apply_database(connection: Session, database: DatabaseSpec) -> None:
     if _exists(connection, DATABASE, database.name):
+        if database.applied_name is None:
+            _require(connection, OWNED_BY, database.name, database.owner, of="database")
         run(connection, "ALTER DATABASE {} OWNER TO {}", database.name, database.owner)
         return
     # template0 accepts no connections, so no session can prevent copying it.
@@ -272,5 +289,13 @@ def _apply_database(connection: Session, database: DatabaseSpec) -> None:
     run(connection, statement, database.name, database.owner)
 
 
-def _exists(connection: Session, query: LiteralString, name: str) -> bool:
-    return connection.execute(query, [name]).fetchone() is not None
+def _require(connection: Session, query: LiteralString, *values: str, of: str) -> None:
+    """Raise DuplicateObject if SQL has made what the API was asked to make."""
+    if not _exists(connection, query, *values):
+        raise psycopg.errors.DuplicateObject(
+            f"SQL has made a {of} with this name: rename or drop it by SQL"
+        )
+
+
+def _exists(connection: Session, query: LiteralString, *values: str) -> bool:
+    return connection.execute(query, values).fetchone() is not None

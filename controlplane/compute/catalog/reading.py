@@ -47,7 +47,9 @@ FROM pg_authid WHERE rolname = %s
 # Both begin with what is `Wanted`; the last column is how many there are without the LIMIT.
 _ROLES = """
 SELECT oid::bigint, namesend(rolname), rolcanlogin, left(rolpassword, 1000),
-    extract(epoch FROM rolvaliduntil)::float8, count(*) OVER ()
+    extract(epoch FROM rolvaliduntil)::float8,
+    EXISTS (SELECT FROM pg_auth_members WHERE member = pg_authid.oid
+        AND roleid = to_regrole('perch_superuser')), count(*) OVER ()
 FROM pg_authid WHERE NOT rolsuper AND rolname !~ '^(pg|perch)_'
 ORDER BY oid::bigint <> ALL (%s::bigint[]) AND rolname <> ALL (%s::text[]), oid LIMIT %s
 """
@@ -87,6 +89,8 @@ class FoundRole:
     # A password that SQL has set, or a placeholder; None for no password.
     password: str | None
     valid_until: datetime | None
+    # True if the platform has given it the rights of a role that the API has made.
+    in_group: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +216,11 @@ def _end_sessions(connection: Session, statement: LiteralString, *values: object
 
 
 def _role(row: tuple[object, ...]) -> FoundRole:
-    oid, name, can_login, password, valid_until = values_of(
-        row[:-1], int, bytes, bool, (str, NoneType), (float, NoneType)
+    oid, name, can_login, password, valid_until, in_group = values_of(
+        row[:-1], int, bytes, bool, (str, NoneType), (float, NoneType), bool
     )
-    return FoundRole(oid, name_of(name), can_login, password, _time_of_epoch(valid_until))
+    until = _time_of_epoch(valid_until)
+    return FoundRole(oid, name_of(name), can_login, password, until, in_group)
 
 
 def _database(row: tuple[object, ...]) -> FoundDatabase:

@@ -52,8 +52,10 @@ MAX_TEXT_LENGTH, MAX_NAME_LENGTH = 10_000, 255
 CANCEL_TIMEOUT = 1.0
 
 # Sessions run as a superuser, so names may only resolve to Postgres's own objects. The first part
-# also keeps answers in the format that the driver reads. The second part keeps statements, which
-# may hold a password's verifier, out of logs and views. The third limits waiting for others.
+# also keeps answers in the format that the driver reads, and all text in the database's own
+# encoding for Postgres's programs: what they quote by one encoding must not be read by another, in
+# which a part of a letter may be a backslash. The second part keeps statements, which may hold a
+# password's verifier, out of logs and views. The third limits waiting for others.
 PINNED = {
     "search_path": "pg_catalog",
     "role": "none",
@@ -69,6 +71,8 @@ PINNED = {
     "bytea_output": "hex",
     "extra_float_digits": "1",
     "standard_conforming_strings": "on",
+    "backslash_quote": "safe_encoding",
+    "client_encoding": "SQL_ASCII",
     "lc_messages": "C",
     "client_min_messages": "warning",
     "local_preload_libraries": "",
@@ -193,10 +197,11 @@ def session(
     Raises psycopg.OperationalError, which includes SessionTimedOut; statements raise psycopg.Error.
     """
     connection = _BoundedConnection.connect(
-        **parameters(socket_dir, dbname, bound=bound) | others,
+        **parameters(socket_dir, dbname, bound=bound)
+        | {"client_encoding": client_encoding}
+        | others,
         autocommit=True,
         connect_timeout=max(MIN_CONNECT_TIMEOUT, round(min(bound, remaining()))),
-        client_encoding=client_encoding,
     )
     connection.bound = bound
     if not is_served_by(connection.fileno(), socket_dir):
@@ -224,6 +229,7 @@ def parameters(socket_dir: Path, dbname: str, *, bound: float) -> dict[str, Any]
         "user": PLATFORM_ROLE,
         "dbname": dbname,
         "application_name": "perch",
+        "client_encoding": "UTF8",
         "options": pinned_options(bound, major_at(socket_dir)),
     }
 

@@ -12,9 +12,9 @@ source, so Postgres decides whether that role may. This comes before everything 
 so no script of an extension meets an object of theirs.
 
 While the restorer owns everything, evaluated code of one client could change what another one
-wrote. Every statement therefore begins with the session's first settings, and an event trigger
-refuses each statement about definitions that code executes (GUARD). Code may still write into what
-the restorer owns, so a schema in which it has is refused (UNTOUCHED).
+wrote. Every definition is therefore read with the session's first settings (`define`), and an
+event trigger refuses each statement about definitions that code executes (GUARD). Code may still
+write into what the restorer owns, so a schema in which it has is refused (UNTOUCHED).
 """
 
 import secrets
@@ -37,6 +37,11 @@ TIMEOUT = 50.0
 MAX_PASSES = 20
 # What the platform creates itself, or does not need.
 NOT_CREATED = {b"DATABASE", b"EXTENSION", b"ENCODING", b"STDSTRINGS", b"SEARCHPATH"}
+# How statements in an archive are written, and are read here.
+READ_AS = {
+    b"ENCODING": b"SET client_encoding = 'SQL_ASCII';\n",
+    b"STDSTRINGS": b"SET standard_conforming_strings = 'on';\n",
+}
 # What the platform executes when everything is there and has its owner.
 AFTERWARDS = {b"ACL", b"DEFAULT ACL", b"COMMENT", b"DATABASE PROPERTIES"}
 # Kinds that have an owner of their own.
@@ -51,6 +56,7 @@ TABLES = (b"ALTER TABLE ", b"ALTER FOREIGN TABLE ")
 # The restorer's sessions. pg_catalog comes before the schema of temporary objects.
 OPTIONS = (
     "-c search_path=pg_catalog,pg_temp -c check_function_bodies=off -c xmloption=content"
+    " -c standard_conforming_strings=on -c backslash_quote=safe_encoding"
     f" -c statement_timeout={TIMEOUT:.0f}s -c lock_timeout=10s -c client_min_messages=warning"
 )
 # Statements that create the extensions, each as its owner if that is a client.
@@ -154,6 +160,9 @@ def create_schema(
     def of(text: str) -> bytes:
         return text.format(role).encode()
 
+    written = [(entry.kind, entry.definition) for entry in entries if entry.kind in READ_AS]
+    if sorted(written) != sorted(READ_AS.items()):
+        raise SchemaNotCopied("the archive is written in another encoding than it is read in")
     schemas = [entry for entry in entries if entry.kind == b"SCHEMA"]
     others = [
         entry for entry in entries if entry.kind not in NOT_CREATED | AFTERWARDS | {b"SCHEMA"}
@@ -210,11 +219,8 @@ def _create(connection: Session, entries: Sequence[Entry]) -> None:
         for _ in range(MAX_PASSES):
             put_off, refusals = [], []
             for entry in entries:
-                # Code that was evaluated before may have changed the session's settings. A database
-                # cannot be created together with another statement.
-                first = b"" if entry.kind == b"DATABASE" else b"RESET ALL;\n"
                 try:
-                    connection.execute(first + entry.definition)
+                    define(connection, entry.definition)
                 except psycopg.Error as error:
                     put_off.append(entry)
                     refusals.append(_creation_error(error, entry))
@@ -227,6 +233,18 @@ def _create(connection: Session, entries: Sequence[Entry]) -> None:
             entries = put_off
     if refusals:
         raise refusals[0]
+
+
+def define(connection: Session, definition: bytes) -> None:
+    """Execute the definition with the settings that the session began with, which code that was
+    evaluated before may have changed. They are reset by a message of their own, since Postgres
+    splits a message into statements and literals before it executes any of it. Raises
+    psycopg.Error."""
+    connection.execute(b"RESET ALL")
+    told = connection.info.parameter_status
+    if (told("client_encoding"), told("standard_conforming_strings")) != ("SQL_ASCII", "on"):
+        raise psycopg.DataError("RESET ALL left settings that change how statements are read")
+    connection.execute(definition)
 
 
 def _creation_error(error: psycopg.Error, entry: Entry | None = None) -> Exception:

@@ -16,6 +16,8 @@ ALTER_SYSTEM_OFF_SINCE = 17
 CREATEROLE_LIMITED_SINCE = 16
 # The role that owns the cluster; no client can log in as it.
 PLATFORM_ROLE = "perch_platform"
+# Its replication slots: of the history, and of the receiver on another host.
+HISTORY_SLOT, REGION_SLOT = "perch_history", "perch_region"
 
 # The locale of new projects. Those of earlier releases have C, in which only ASCII has case.
 LOCALE = "C.UTF-8"

@@ -40,6 +40,7 @@ from controlplane.compute.processes.limits import end_group, forget_limits
 from controlplane.compute.processes.occupants import end_processes_in
 from controlplane.compute.processes.recovery import is_to_recover
 from controlplane.compute.schemas.schema_only import UNSAFE
+from controlplane.compute.settings.configuration import HISTORY_SLOT, REGION_SLOT
 from controlplane.compute.upgrade.pg_upgrade import OLD, WORK, require_programs, run_pg_upgrade
 from controlplane.compute.upgrade.upgrade_catalogs import (
     UpgradeFailed,
@@ -62,8 +63,6 @@ STEERING = (
     *("backup_label", "tablespace_map"),
 )
 CANCEL_CHECK_INTERVAL = 0.5  # seconds between two looks whether the work was cancelled
-# Slots that the platform makes for itself.
-OWN_SLOT = "perch_"
 
 
 def upgraded_place(branch_id: str, key: str) -> Path:
@@ -138,7 +137,7 @@ def _replaced_place(branch_id: str, key: str) -> Path:
 def _refuse_slots(source: Path) -> None:
     """Slots are not copied, so a subscriber would miss what it has not received yet."""
     with open_directory(source) as inside, open_directory("pg_replslot", within=inside) as slots:
-        names = sorted(name for name in os.listdir(slots) if not name.startswith(OWN_SLOT))
+        names = sorted({*os.listdir(slots)} - {HISTORY_SLOT, REGION_SLOT})
     if names:
         raise UpgradeRefused(
             f"it has the replication slot {listed(names)}, which would be lost: drop it first, and "

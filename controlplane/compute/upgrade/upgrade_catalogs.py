@@ -21,7 +21,7 @@ from controlplane.compute.extensions import has_extension
 from controlplane.compute.host.patience import report_progress
 from controlplane.compute.processes.session import Session, session
 from controlplane.compute.schemas.schema import is_connection_lost
-from controlplane.compute.schemas.schema_restoring import ADMIT, GUARD, OPTIONS, UNGUARD
+from controlplane.compute.schemas.schema_restoring import ADMIT, GUARD, OPTIONS, UNGUARD, define
 
 MAX_NAMED = 5
 # Databases that cannot be entered, which pg_upgrade refuses; Postgres's own template0 is none.
@@ -176,8 +176,7 @@ def restore_client_code(sockets: Path, found: StrippedCode) -> None:
                         acting_for = _acting_for(platform, sockets, name, owner)
                         acting[owner] = held.enter_context(acting_for)
                     if give:
-                        # Code that was evaluated before may have changed the session's settings.
-                        acting[owner].execute(b"RESET ALL; " + give)
+                        define(acting[owner], give)
                     if rest:
                         platform.execute(rest)
                 except psycopg.Error as error:

@@ -39,8 +39,7 @@ from controlplane.compute.host.reaping import reap
 from controlplane.compute.host.tree import REGULAR, SEGMENT, open_directory, size_on_disk, start_of
 from controlplane.compute.host.wal import segment_start
 from controlplane.compute.processes.occupants import kill
-from controlplane.compute.settings.configuration import PLATFORM_ROLE
-from controlplane.fleet.receivers.standby import SLOT
+from controlplane.compute.settings.configuration import PLATFORM_ROLE, REGION_SLOT
 
 # Milliseconds after which Postgres ends the connection if the receiver does not answer, and the
 # seconds between the receiver's answers.
@@ -77,8 +76,8 @@ def receive(receiver_id: str, major: int, start_carrier: StartCarrier) -> None:
         _note_process(place, carrier)
         command: list[Path | str] = [
             program,
-            *("--directory", log_of(receiver_id), "--slot", SLOT, "--synchronous", "--no-loop"),
-            *("--no-password", "--status-interval", str(STATUS_INTERVAL)),
+            *("--directory", log_of(receiver_id), "--slot", REGION_SLOT, "--synchronous"),
+            *("--no-loop", "--no-password", "--status-interval", str(STATUS_INTERVAL)),
             *("--dbname", _conninfo(receiver_id, sockets)),
         ]
         words = open_log(place / "receive.log")

@@ -22,10 +22,8 @@ from controlplane.compute.host.patience import check_cancelled
 from controlplane.compute.host.wal import parse_lsn, segment_start
 from controlplane.compute.processes.process import reload_postgres
 from controlplane.compute.processes.session import Session, session, values_of
-from controlplane.history.local.pulling import SLOT as HISTORY_SLOT
+from controlplane.compute.settings.configuration import HISTORY_SLOT, REGION_SLOT
 
-# Keeps the log for the receiver while that is connected.
-SLOT = "perch_region"
 CONFIGURATION = "postgresql.conf"
 _SETTING = "synchronous_standby_names"
 _NAMED = re.compile(_SETTING + """ = '"(lr-[a-z0-9]+)"'\n""")
@@ -89,10 +87,10 @@ def begin_to_hold_log(sockets: Path) -> int:
         connection.execute(
             "SELECT pg_copy_physical_replication_slot(slot_name, %s) FROM pg_replication_slots"
             " WHERE slot_name = %s",
-            [SLOT, HISTORY_SLOT],
+            [REGION_SLOT, HISTORY_SLOT],
         )
         row = connection.execute(
-            "SELECT restart_lsn::text FROM pg_replication_slots WHERE slot_name = %s", [SLOT]
+            "SELECT restart_lsn::text FROM pg_replication_slots WHERE slot_name = %s", [REGION_SLOT]
         ).fetchone()
     if row is None:
         raise NotAttached("its compute holds no log for its history yet")
@@ -106,14 +104,14 @@ def drop_slot(sockets: Path) -> None:
         row = connection.execute(
             "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots"
             " WHERE slot_name = %s AND active_pid IS NOT NULL",
-            [SLOT],
+            [REGION_SLOT],
         ).fetchone()
         if row == (False,):
             raise NotAttached("the connection of its former receiver does not end")
         connection.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
             " WHERE slot_name = %s",
-            [SLOT],
+            [REGION_SLOT],
         )
 
 

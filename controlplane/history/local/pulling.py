@@ -40,6 +40,7 @@ from controlplane.compute.host.wal import (
 )
 from controlplane.compute.processes.recovery import read_control
 from controlplane.compute.processes.session import Session, session, values_of
+from controlplane.compute.settings.configuration import HISTORY_SLOT
 from controlplane.history.local.chain import (
     LOG_LOST,
     OTHER_LOG,
@@ -50,7 +51,6 @@ from controlplane.history.local.commits import end_of_log, index_commits
 
 log = logging.getLogger(__name__)
 
-SLOT = "perch_history"
 # Bytes of log that a round copies of one running compute, so that the others' turn comes: half of
 # what the slot holds.
 MAX_PULL = 64 * SEGMENT_SIZE
@@ -142,7 +142,7 @@ def end_of_stopped_log(data: Path, log: int, *, since: int) -> int | None:
 def hold_log(branch_id: str, sockets: Path) -> None:
     """Make the slot of a compute that has just started, if the branch has a history and the slot is
     missing: Postgres could remove log before the first look at it. Raises psycopg.Error."""
-    has_slot = (data_dir(branch_id) / "pg_replslot" / SLOT).exists()
+    has_slot = (data_dir(branch_id) / "pg_replslot" / HISTORY_SLOT).exists()
     if has_slot or not history_dir(branch_id).exists():
         return
     with session(sockets) as connection:
@@ -180,7 +180,7 @@ def drop_slot(sockets: Path) -> None:
         connection.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
             " WHERE slot_name = %s",
-            [SLOT],
+            [HISTORY_SLOT],
         )
 
 
@@ -206,20 +206,21 @@ def _hold_slot(connection: Session) -> None:
     can drop it, and Postgres gives it up when it holds more log than is allowed; `_copy` finds out
     whether log was removed meanwhile."""
     row = connection.execute(
-        "SELECT slot_type, wal_status FROM pg_replication_slots WHERE slot_name = %s", [SLOT]
+        "SELECT slot_type, wal_status FROM pg_replication_slots WHERE slot_name = %s",
+        [HISTORY_SLOT],
     ).fetchone()
     if row is not None and (row[0] != "physical" or row[1] == "lost"):
-        connection.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
+        connection.execute("SELECT pg_drop_replication_slot(%s)", [HISTORY_SLOT])
         row = None
     if row is None:
-        connection.execute("SELECT pg_create_physical_replication_slot(%s, true)", [SLOT])
+        connection.execute("SELECT pg_create_physical_replication_slot(%s, true)", [HISTORY_SLOT])
 
 
 def _advance(connection: Session, lsn: int) -> None:
     connection.execute(
         "SELECT pg_replication_slot_advance(slot_name, %s) FROM pg_replication_slots"
         " WHERE slot_name = %s AND restart_lsn < %s",
-        [lsn_text(lsn), SLOT, lsn_text(lsn)],
+        [lsn_text(lsn), HISTORY_SLOT, lsn_text(lsn)],
     )
 
 

@@ -180,7 +180,8 @@ def _template(copies: Copies, chain: Chain, base: Base) -> str:
     version = base.template
     if version not in copies.templates:
         folder = f"{copies.host}/templates/{version}"
-        name = next(iter(copies.store.names(folder)), None)
+        # Without the key, others may have put something there.
+        name = next(filter(copies.store.is_whole, copies.store.names(folder)), None)
         if name is None:
             name = f"{folder}/{random_name()}"
             with open_directory(chain.data_of(base)) as directory:

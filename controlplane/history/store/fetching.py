@@ -138,33 +138,46 @@ def _progressing(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _fetch_log(store: Store, folder: str, chain: Chain, base: Base) -> None:
-    """Write the segments from the base to the chain's end. Raises Damaged if log is missing."""
+    """Write the segments from the base to the chain's end. Pieces that cannot be read, which others
+    may have added without the key, are left out. Raises Damaged, WrongKey if log is missing."""
     first = segment_start(base.redo)
-    pieces = _continuous(pieces_in(store.names(folder)), first, chain.copied)
+    pieces = set(pieces_in(store.names(folder)))
 
-    def write(piece: Piece) -> None:
-        content = b"".join(store.get(piece.name))
+    def write(piece: Piece) -> Exception | None:
+        try:
+            content = b"".join(store.get(piece.name))
+        except (Damaged, WrongKey) as error:
+            return error
         if len(content) != piece.end - piece.start:
-            raise Damaged(f"{piece.name} has not the length that its name says")
+            return Damaged(f"{piece.name} has not the length that its name says")
         segment = chain.log / segment_name(chain.timeline, piece.start)
         with segment.open("r+b") as file:
             file.seek(piece.start % SEGMENT_SIZE)
             file.write(content)
+        return None
 
     for start in range(first, chain.copied, SEGMENT_SIZE):
         size = min(SEGMENT_SIZE, chain.copied - start)
         with (chain.log / segment_name(chain.timeline, start)).open("wb") as file:
             file.truncate(size + -size % PAGE)
     with ThreadPoolExecutor(MAX_CONCURRENT_PIECES) as threads:
-        for _ in threads.map(write, pieces):
-            report_progress()
+        written: set[Piece] = set()
+        why: Exception | None = None
+        while new := set(_continuous(pieces, first, chain.copied, why)) - written:
+            for piece, error in zip(new, threads.map(write, new), strict=True):
+                report_progress()
+                (pieces.remove if error else written.add)(piece)
+                why = why or error
     for name in chain.segments():
         write_sum(chain.log / name)
 
 
-def _continuous(pieces: Iterable[Piece], start: int, end: int) -> list[Piece]:
+def _continuous(
+    pieces: Iterable[Piece], start: int, end: int, why: Exception | None = None
+) -> list[Piece]:
     """Pieces that together have all log from `start` to `end`. The same log may be in two pieces,
-    if a worker ended before it had written the list. Raises Damaged if some is missing."""
+    if a worker ended before it had written the list. Raises `why`, or Damaged, if some is missing.
+    """
     chosen, reached = [], start
     by_start = sorted(pieces, key=lambda piece: (piece.start, -piece.end))
     for piece in by_start:
@@ -174,5 +187,5 @@ def _continuous(pieces: Iterable[Piece], start: int, end: int) -> list[Piece]:
             chosen.append(piece)
             reached = piece.end
     if reached < end:
-        raise Damaged(f"the log from {reached:X} on is missing in the store")
+        raise why or Damaged(f"the log from {reached:X} on is missing in the store")
     return chosen

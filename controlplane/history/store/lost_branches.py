@@ -98,7 +98,9 @@ def _complete_until(
 ) -> datetime:
     """Until when all commits are in what was fetched. A compute that wrote nothing was looked at
     later than it was copied, which the host's last sign says."""
-    sign = last_sign(store, host)
+    sign = None
+    with suppress(Damaged, WrongKey, ValueError):  # without it, less is known to be complete
+        sign = last_sign(store, host)
     looked_at = sign.running.get(branch_id) if sign and not fetched.shortfall else None
     return max(filter(None, (fetched.at, looked_at, last_commit)))
 

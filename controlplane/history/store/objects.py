@@ -9,6 +9,7 @@ import json
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -168,18 +169,32 @@ class Store:
             except Damaged as error:
                 raise Damaged(f"{name} is damaged: {error}") from error
 
+    def is_whole(self, name: str) -> bool:
+        """Read the object: True if it was written under this name, with a key that is known."""
+        try:
+            deque(self.get(name), maxlen=0)
+        except (Damaged, WrongKey):
+            return False
+        return True
+
     def newest(self, folder: str) -> tuple[list[str], bytes] | None:
-        """The names of all objects in the folder, and the content of the one with the last name,
-        which must be small; None if there are none. The host that writes them deletes the earlier
-        ones, so a missing one is looked for again. Raises Damaged, WrongKey."""
-        attempts = MAX_ATTEMPTS
-        while names := list(self.names(folder)):
-            attempts -= 1
-            try:
-                return names, b"".join(self.get(names[-1]))
-            except Missing:
-                if not attempts:
-                    raise
+        """The names of all objects in the folder, and the content of the last by name that can be
+        read: without the key, others may have added some. It must be small. None if there are
+        none. The host that writes them deletes the earlier ones, so a missing one is looked for
+        again. Raises Damaged, WrongKey if none can be read."""
+        errors: list[Damaged | WrongKey] = []
+        for _ in range(MAX_ATTEMPTS):
+            errors.clear()
+            names = list(self.names(folder))
+            for name in reversed(names):
+                try:
+                    return names, b"".join(self.get(name))
+                except (Damaged, WrongKey) as error:
+                    errors.append(error)
+            if not any(isinstance(error, Missing) for error in errors):
+                break
+        if errors:
+            raise errors[0]
         return None
 
     def names(self, prefix: str) -> dict[str, int]:

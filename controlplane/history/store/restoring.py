@@ -177,7 +177,7 @@ def _newest_readable(
     store: Store, folder: str, copies: Sequence[str], say: Callable[[str], object]
 ) -> str:
     for copy in copies:
-        if _is_readable(lambda name: deque(store.get(name), maxlen=0), copy):
+        if store.is_whole(copy):
             return copy
         say(f"{copy} cannot be read")
     branches = store.folders(f"{folder}/branches")

@@ -162,7 +162,7 @@ def _put_placeholders(branch_id: str, connection: Session, found: Found) -> bool
     """Give a placeholder to roles that were created without one, as by an older release; return
     whether there were any. This must happen before the rows store the roles' oids: once a row has
     its `compute_oid`, a missing password means that SQL removed it."""
-    blank = {role.name: role.oid for role in found.roles if role.password is None}
+    blank = {role.name: role.oid for role in found.roles if role.password is None and role.in_group}
     unseen = Role.objects.filter(
         branch_id=branch_id, compute_oid=None, deleted_at=None, name__in=blank
     ).exclude(verifier="")

@@ -102,7 +102,8 @@ class CatalogRows:
         for row, role in matches.items():
             self._bring_role(row, role)
         known = {role.oid for role in matches.values()}
-        new = [role for role in roles if role.oid not in known]
+        waiting = {row.name for row in living if row not in matches and row.compute_oid is None}
+        new = [role for role in roles if role.oid not in known and role.name not in waiting]
         room = _room(self.project.account.limits.roles_of_branch, len(living) - len(gone))
         added = [self._new_role(role) for role in new[:room]]
         Role.objects.bulk_create(added)
@@ -122,13 +123,16 @@ class CatalogRows:
         for row in living:
             role = by_oid.get(row.compute_oid or 0)
             # If SQL gave the role the name of a role that the API has created meanwhile, the API's
-            # row takes it over (below), as applying that row changes this very role.
+            # row takes it over (below), if the API has made both.
             if role and (role.name == row.name or role.name not in asked_for):
                 matches[row] = role
         taken = {role.oid for role in matches.values()}
         for row in living:
             role = by_name.get(row.name)
             if row in matches or role is None or role.oid in taken:
+                continue
+            # Whoever has made a role by SQL may act as it: the API's rights are not for that one.
+            if not (row.made_by_sql or role.in_group):
                 continue
             # A placeholder under another oid: the platform created the role when the data was
             # made anew.

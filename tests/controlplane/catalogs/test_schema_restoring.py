@@ -1,5 +1,6 @@
 """A schema is created from pg_dump's archive with no more rights than a client's."""
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from controlplane.compute.host.binaries import MAJOR
+from controlplane.compute.host.binaries import MAJOR, major_at
+from controlplane.compute.processes.session import pinned_options, session
 from controlplane.compute.schemas import schema_restoring
 from controlplane.compute.schemas.dump_archive import ArchiveUnreadable, Entry, entries_of
 from controlplane.compute.schemas.schema import LOCK_HELD, reason_in
@@ -136,8 +138,11 @@ class Server:
     def dump(self, *options: str) -> "subprocess.CompletedProcess[bytes]":
         conninfo = psycopg.conninfo.make_conninfo(self.where, dbname=NAME)
         program = str(self.programs.path("pg_dump"))
+        pinned = pinned_options(50, major_at(self.sockets))
         return subprocess.run(
-            [program, "--schema-only", f"--dbname={conninfo}", *options], capture_output=True
+            [program, "--schema-only", f"--dbname={conninfo}", *options],
+            env={**os.environ, "PGOPTIONS": pinned},
+            capture_output=True,
         )
 
     def as_text(self) -> str:
@@ -221,6 +226,87 @@ def test_what_clients_wrote_is_evaluated_without_rights_and_changes_nothing(serv
         assert inside.execute(SPRUNG.encode()).fetchall() == []
         assert inside.execute(RIGHTS).fetchall() == rights
     assert server.as_text() == before
+
+
+# In SJIS, the first two letters end with a byte that is a backslash in UTF-8.
+PAYLOAD = "縺ソ'; CREATE ROLE evil SUPERUSER; --"
+
+
+@pytest.mark.parametrize(
+    "encoding", ["SJIS", "BIG5", "GBK", "GB18030", "UHC", "JOHAB", "LATIN1", "SQL_ASCII"]
+)
+def test_no_encoding_that_is_set_changes_how_a_schema_is_read(
+    server: Server, encoding: str
+) -> None:
+    # As LATIN1, these are the bytes of one letter.
+    value = sql.Literal("Ã©" if encoding == "LATIN1" else PAYLOAD)
+    with server.connect(NAME) as inside:
+        inside.execute("CREATE TABLE t ()")
+        inside.execute(sql.SQL("COMMENT ON TABLE t IS {}").format(value))
+        for whose in ('DATABASE "a database"', f"ROLE {PLATFORM_ROLE}"):
+            inside.execute(f"ALTER {whose} SET client_encoding = '{encoding}'".encode())
+        setting = sql.SQL('ALTER DATABASE "a database" SET application_name = {}')
+        inside.execute(setting.format(value))
+    try:
+        before = server.as_text()
+        server.copy()
+        assert server.as_text() == before
+        with server.connect() as session:
+            assert (
+                session.execute("SELECT 1 FROM pg_roles WHERE rolname = 'evil'").fetchone() is None
+            )
+    finally:
+        with server.connect() as session:
+            session.execute(f"ALTER ROLE {PLATFORM_ROLE} RESET client_encoding".encode())
+            session.execute("DROP ROLE IF EXISTS evil")
+
+
+def test_an_archive_in_another_encoding_is_refused(server: Server) -> None:
+    for option in ("--encoding=SJIS", "--encoding=UTF8"):
+        entries = entries_of(server.dump("--create", "--format=custom", option).stdout)
+        with pytest.raises(SchemaNotCopied, match="another encoding"):
+            create_schema(server.sockets, "other", entries, [], "nobody")
+
+
+# Ends a literal if a backslash escapes what follows it, and replaces a function then.
+REPLACING = (
+    "foo\\'); CREATE OR REPLACE FUNCTION public.harmless() RETURNS text"
+    " LANGUAGE sql AS $z$ SELECT 'evil' $z$; SELECT (1 --"
+)
+
+
+@pytest.mark.parametrize(
+    "setting", ["standard_conforming_strings = off", "client_encoding = SJIS", "search_path = m"]
+)
+def test_evaluated_code_does_not_change_how_the_next_definition_is_read(
+    server: Server, setting: str
+) -> None:
+    name, _, value = setting.partition(" = ")
+    with server.connect(NAME) as inside:
+        inside.execute("SET ROLE neondb_owner")
+        inside.execute(
+            "CREATE FUNCTION harmless() RETURNS text LANGUAGE sql AS $$ SELECT 'harmless' $$;"
+            "CREATE SCHEMA m; CREATE FUNCTION m.trap(text) RETURNS boolean LANGUAGE plpgsql AS $$"
+            "BEGIN IF session_user ~ '^perch_restorer' THEN"
+            f" PERFORM pg_catalog.set_config('{name}', '{value}', false); END IF;"
+            " RETURN true; END$$;"
+            "CREATE DOMAIN m.d AS text CHECK (m.trap(VALUE));"
+            "CREATE TABLE m.a1 (c m.d[] DEFAULT '{x}'::m.d[])".encode()
+        )
+        statement = sql.SQL("CREATE TABLE m.a2 (c text DEFAULT {})")
+        inside.execute(statement.format(sql.Literal(REPLACING)))
+    before = server.as_text()
+    server.copy()
+    assert server.as_text() == before
+
+
+def test_a_session_is_the_platforms_whatever_a_database_has_set(server: Server) -> None:
+    with server.connect() as outside:
+        for name in ("session_authorization", "role"):
+            outside.execute(f'ALTER DATABASE "a database" SET {name} = neondb_owner'.encode())
+    with session(server.sockets, NAME) as inside:
+        found = inside.execute("SELECT session_user::text, current_user::text").fetchone()
+    assert found == (PLATFORM_ROLE, PLATFORM_ROLE)
 
 
 @pytest.mark.parametrize(

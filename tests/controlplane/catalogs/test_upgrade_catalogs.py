@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.compute.host.binaries import MAJOR
 from controlplane.compute.settings.configuration import PLATFORM_ROLE
-from controlplane.compute.upgrade import pg_upgrade
+from controlplane.compute.upgrade import major_upgrade, pg_upgrade
 from controlplane.compute.upgrade.pg_upgrade import MAX_OUTPUT_BYTES, MAX_REPORT_BYTES
 from controlplane.compute.upgrade.upgrade_catalogs import (
     UpgradeFailed,
@@ -133,3 +133,12 @@ def test_a_path_that_is_cut_off_is_not_shown(tmp_path: Path, settings: Any, kept
     said = pg_upgrade._output(io.BytesIO(ending(MAX_OUTPUT_BYTES)), tmp_path)
     assert "www" in said
     assert not any(part in without_paths(said) for part in ("/", "br-grey", "branches"))
+
+
+def test_every_slot_of_a_client_is_named(tmp_path: Path) -> None:
+    for name in ("perch_history", "perch_region"):
+        (tmp_path / "pg_replslot" / name).mkdir(parents=True)
+    major_upgrade._refuse_slots(tmp_path)
+    (tmp_path / "pg_replslot" / "perch_of_a_client").mkdir()
+    with pytest.raises(UpgradeRefused, match="perch_of_a_client"):
+        major_upgrade._refuse_slots(tmp_path)

@@ -1,6 +1,7 @@
 """What is checked of a backup: its manifest before it is restored, and with `backup --verify` the
 rows and a sample of branches, which are restored and started."""
 
+import hashlib
 import json
 import os
 import re
@@ -71,6 +72,18 @@ def test_a_restore_with_another_secret_key_is_refused(backup: Path, settings: An
     settings.SECRET_KEY = Unstored("random")
     settings.SECRET_KEY_FALLBACKS = []
     check_key(backup)
+
+
+def test_links_and_pipes_are_no_files_of_a_backup(backup: Path, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("elsewhere")
+    (backup / "api-key").symlink_to(tmp_path / "key")
+    (backup / "tls").symlink_to(tmp_path, target_is_directory=True)
+    os.mkfifo(backup / "pipe")
+    with (backup / SUMS).open("a") as sums:
+        for name in ("api-key", "tls", "pipe"):
+            sums.write(f"{hashlib.sha256(b'elsewhere').hexdigest()}  {name}\n")
+    changed = [f"{name} has changed since it was written" for name in ("api-key", "pipe", "tls")]
+    assert verify(backup) == changed
 
 
 def without(stored: dict[str, Any], name: str) -> dict[str, Any]:

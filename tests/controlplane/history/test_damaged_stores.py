@@ -14,7 +14,8 @@ from controlplane.backup.manifest import Manifest, write_manifest
 from controlplane.backup.restoring import RestoreRefused
 from controlplane.history.store import restoring
 from controlplane.history.store.fetching import Fetched
-from controlplane.history.store.layout import BranchList, pieces_in, write_list
+from controlplane.history.store.layout import BranchList, pieces_in, read_list, write_list
+from controlplane.history.store.lost_branches import _complete_until
 from controlplane.history.store.objects import Bandwidth, Store
 from controlplane.history.store.packing import Damaged, Keyring, WrongKey
 from controlplane.history.store.restoring import Restored, newest_rows, read_rows
@@ -25,6 +26,7 @@ from tests.support.object_store import file_store
 FOLDER = "regions/local/host"
 ROWS = [f"{FOLDER}/metadata/2026110{day}T000000.000000Z-0a" for day in (1, 2)]
 BRANCHES = ["br-bad", "br-good"]
+LISTED = f"{FOLDER}/branches/br-unknown"
 
 
 @pytest.fixture
@@ -34,8 +36,16 @@ def store(tmp_path: Path, settings: Any) -> Store:
     made = file_store(tmp_path / "store")
     for name in ROWS:
         made.put(name, b"rows")
-    write_list(made, f"{FOLDER}/branches/br-unknown", BranchList("br-unknown"))
+    write_list(made, LISTED, BranchList("br-unknown"))
     return made
+
+
+def add_junk(tmp_path: Path, name: str) -> Path:
+    """Put an object there that nobody with the key has written."""
+    place = tmp_path / "store" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(os.urandom(200))
+    return place
 
 
 def damage(tmp_path: Path, name: str) -> None:
@@ -130,3 +140,25 @@ def test_what_is_no_piece_of_the_log_is_left_out() -> None:
     good = f"a/log/{0:016X}-{5:016X}-0a1b"
     (piece,) = pieces_in(["a/log/junk", good, "a/log/zz-yy-xx", "a/log/1-2-3", "a/log/--"])
     assert (piece.name, piece.start, piece.end) == (good, 0, 5)
+
+
+def test_a_list_that_cannot_be_read_is_passed_over_until_the_next_is_written(
+    store: Store, tmp_path: Path
+) -> None:
+    junk = add_junk(tmp_path, f"{LISTED}/lists/999999999999-00")
+    found = read_list(store, LISTED)
+    assert found is not None
+    assert (found.branch_id, found.number) == ("br-unknown", 1)
+    write_list(store, LISTED, found)
+    assert not junk.exists()
+    damage(tmp_path, found.names[0])
+    with pytest.raises(WrongKey):
+        read_list(store, LISTED)
+
+
+def test_a_sign_that_cannot_be_read_keeps_no_branch_from_being_restored(
+    store: Store, tmp_path: Path
+) -> None:
+    add_junk(tmp_path, f"{FOLDER}/signs/99991231T235959.000000Z-00")
+    at = clock.now()
+    assert _complete_until(store, FOLDER, "br-good", Fetched(at), None) == at

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from controlplane.compute.host.tree import SEGMENT_SIZE
 from controlplane.compute.host.wal import Record, segment_name, write_sum
 from controlplane.history.local.chain import Base, Chain, history_dir, new_chain
 from controlplane.history.store import base_copies
-from controlplane.history.store.fetching import fetched_branch
+from controlplane.history.store.fetching import _fetch_log, fetched_branch
 from controlplane.history.store.known_lists import Copies
 from controlplane.history.store.layout import (
     BranchList,
@@ -278,3 +279,28 @@ def test_what_retention_and_deletion_leave_over_is_deleted_in_the_store(
     assert copies.store.names(copies.folder(BRANCH))
     base_copies.delete_gone(copies, BRANCH, timedelta(0))
     assert copies.store.names(copies.folder(BRANCH)) == {}
+
+
+def test_pieces_and_templates_that_cannot_be_read_are_left_out(
+    chain: Chain, copies: Copies, tmp_path: Path
+) -> None:
+    (stored,) = copied(copies).chains
+    (base,) = chain.bases()
+    (tmp_path / "templates" / "v").mkdir(parents=True)
+    log, template = f"{copies.folder(BRANCH)}/{stored.id}/log", f"{copies.host}/templates/v"
+    names = [f"{log}/{start:016X}-{0x7FFFFFFFFFFFFFFF:016X}-0" for start in (0, START)]
+    for name in (*names, f"{template}/0"):
+        place = tmp_path / "store" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(os.urandom(200))
+
+    fetched = replace(chain, place=tmp_path / "fetched" / "000001")
+    fetched.log.mkdir(parents=True)
+    _fetch_log(copies.store, log, fetched, base)
+    name = segment_name(1, START)
+    content = (chain.log / name).read_bytes()
+    assert (fetched.log / name).read_bytes()[: len(content)] == content
+
+    made = base_copies._template(copies, chain, replace(base, template="v"))
+    assert made != f"{template}/0"
+    assert base_copies._template(again(copies), chain, replace(base, template="v")) == made

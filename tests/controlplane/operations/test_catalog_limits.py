@@ -1,6 +1,7 @@
 """What SQL makes in a branch beyond the limits of the account's plan. No compute runs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from django.db import connection
@@ -115,3 +116,16 @@ def test_what_has_a_row_is_never_left_out(branch: Branch) -> None:
     assert (roles.others, databases.oids) == (LIMIT, [16385])
     bring(branch, range(300))
     assert branch.roles.count() == 302
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+def test_a_row_of_the_api_does_not_become_a_role_that_sql_has_made(
+    branch: Branch, in_group: bool
+) -> None:
+    row = Role.objects.create(branch=branch, name="app")
+    there = FoundRole(20_000, "app", can_login=True, password=None, valid_until=None)
+    found = Found("mark", [HERON, replace(there, in_group=in_group)], [BIRDS])
+    CatalogRows(branch.project, branch, now=clock.now()).bring_to(found)
+    row.refresh_from_db()
+    assert row.compute_oid == (20_000 if in_group else None)
+    assert names(branch) == {"heron", "app"}
