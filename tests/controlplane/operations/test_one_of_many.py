@@ -163,7 +163,7 @@ def test_second_hosts(projects: list[Project], monkeypatch: pytest.MonkeyPatch) 
         reception_ids=lambda: ["bad", "good"], remove=bad_for("bad", removed.append)
     )
     monkeypatch.setattr(receptions, "receivewal", receiving)
-    monkeypatch.setattr(LogReceiver.objects, "filter", lambda **_: [])
+    monkeypatch.setattr(LogReceiver.objects, "filter", lambda **_: LogReceiver.objects.none())
     receptions.look_after_received(host)
     assert removed == ["good"]
 
