@@ -1,19 +1,16 @@
-"""Waits for the processes that `up` has started, for as long as they make progress, and shows a bar
-for the one step whose length is known.
+"""Waits for the processes that `up` has started, for as long as they make progress.
 
 On a busy host, a start may take minutes. So what is limited is the time in which nothing moves: no
 process under the supervisor runs, waits for a processor, or waits for the disk. A program that ends
 again and again is reported earlier.
 """
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
 
 from django.core.management.base import CommandError
 
@@ -138,48 +135,3 @@ def _last_error(log_file: Path) -> str:
         lines = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
         return " ".join(lines[-2:]) or "no words"
     return "no words"
-
-
-_WIDTH = 30
-_DRAW_INTERVAL = 0.1  # seconds
-
-
-@contextmanager
-def bar(directory: Path, expected: int, *, out: TextIO | None = None) -> Iterator[None]:
-    """Show on a terminal how much of `expected` bytes have been written below `directory`, while
-    the block runs."""
-    out = out or sys.stdout
-    if not out.isatty():
-        yield
-        return
-    over = threading.Event()
-    drawing = threading.Thread(target=_draw, args=(out, directory, expected, over.wait))
-    drawing.start()
-    try:
-        yield
-    finally:
-        over.set()
-        drawing.join()
-        with suppress(OSError):
-            out.write("\r" + " " * (_WIDTH + 10) + "\r")
-            out.flush()
-
-
-def _draw(out: TextIO, directory: Path, expected: int, is_over: Callable[[float], bool]) -> None:
-    began = time.monotonic()
-    while not is_over(_DRAW_INTERVAL):
-        part = min(1.0, _size(directory) / expected)
-        full = round(part * _WIDTH)
-        seconds = time.monotonic() - began
-        with suppress(OSError):
-            out.write(f"\r  [{'#' * full}{'.' * (_WIDTH - full)}] {seconds:.0f} s")
-            out.flush()
-
-
-def _size(directory: Path) -> int:
-    total = 0
-    with suppress(OSError):
-        for path in directory.rglob("*"):
-            with suppress(OSError):
-                total += path.lstat().st_size
-    return total

@@ -24,20 +24,20 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import OperationalError, connections
 
 from controlplane.compute import compute
-from controlplane.compute.data.branch_data import template, template_place
+from controlplane.compute.data.branch_data import template
 from controlplane.compute.data.state_directory import (
     StateDirectoryUnusable,
     prepare_state_directory,
 )
 from controlplane.compute.host.accounts import AccountUnusable, service_account
-from controlplane.compute.host.binaries import PostgresUnusable, check_programs, majors
+from controlplane.compute.host.binaries import PostgresUnusable, check_programs
 from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.compute.host.space import CRITICAL_BYTES, host_space
 from controlplane.compute.processes import metadata
 from controlplane.database.connection_counts import connection_shortage
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_unknown
-from controlplane.deployment.coming_up import ComingUp, bar
+from controlplane.deployment.coming_up import ComingUp
 from controlplane.deployment.greeting import greeting, reachable
 from controlplane.deployment.host_resources import (
     raise_file_limit,
@@ -75,8 +75,6 @@ SECRETS = ("PERCH_SECRET_KEY", "PERCH_SECRET_KEY_FALLBACKS")
 DATABASE_LOST = (OperationalError, psycopg.OperationalError)
 # Seconds: on a busy host an answer takes long, and asking again would add to the load.
 ANSWER_TIMEOUT = 10.0
-# About how much is written while the template is made: its files, and a copy of them.
-TEMPLATE_BYTES = 80 << 20
 # How often the first start may fail because the supervisor or the database was lost. A service that
 # was up before is started again for as long as it takes, such as until a full disk has room.
 MAX_FIRST_FAILURES = 5
@@ -172,6 +170,8 @@ class Command(ServiceCommand):
     ) -> None:
         """Start everything, print how to use it, and keep it running until `stopped`."""
         set_up_files()
+        making_template = threading.Thread(target=self._make_template)
+        making_template.start()
         if "DATABASE_URL" not in os.environ:
             if not metadata.data_dir().exists():
                 self._say("Making Perch's own Postgres, which happens once …")
@@ -195,6 +195,7 @@ class Command(ServiceCommand):
                 stopped.wait(pause)
             else:
                 failures = 0
+                making_template.join()
                 if not greeted and not stopped.is_set():
                     self._say(greeting(host, ports))
                     greeted = True
@@ -225,6 +226,8 @@ class Command(ServiceCommand):
         wait_for = ComingUp(supervisor, stopped, self._say).wait_for
         if not wait_for(supervisor.is_listening, "the supervisor"):
             return
+        # The console needs no database, so it loads beside the work on that.
+        supervisor.start_program("web")
         if own and not wait_for(metadata.create_metadata_database, "Perch's own Postgres"):
             return
         refuse_unknown()
@@ -239,7 +242,6 @@ class Command(ServiceCommand):
         if words := connection_shortage(hosts=Host.objects.count()):
             self._say(f"Warning: {words}.")
         connections.close_all()
-        self._make_template()
         self._say("Starting console, API, worker and proxy …")
         for program in supervisor.programs:
             if not program.autostart and not stopped.is_set():
@@ -354,16 +356,10 @@ class Command(ServiceCommand):
         _private_file("api-key", key + "\n")
 
     def _make_template(self) -> None:
-        """Make each template now that does not exist yet, rather than when it is first needed."""
-        templates = settings.STATE_DIR / "templates"
-        missing = [one for one in majors() if not template_place(one).exists()]
-        if not missing:
-            return
-        self._say("Making the template of new projects, which happens once …")
+        """Make the template of new projects now, beside the rest of the first start, rather than
+        when it is first needed. Those of other major versions wait for their first project."""
         try:
-            with bar(templates, TEMPLATE_BYTES * len(missing)):
-                for major in missing:
-                    template(major)
+            template()
         except (OSError, RuntimeError, LockTimeout, subprocess.SubprocessError) as error:
             log.error("no template", extra={"error": str(error)})
 

@@ -1,6 +1,5 @@
-"""How long `up` waits for the processes that it has started, and the bar that it shows."""
+"""How long `up` waits for the processes that it has started."""
 
-import io
 import subprocess
 import sys
 import threading
@@ -15,9 +14,8 @@ import pytest
 from django.core.management.base import CommandError
 
 from controlplane.deployment import coming_up
-from controlplane.deployment.coming_up import ComingUp, bar
+from controlplane.deployment.coming_up import ComingUp
 from tests.selection import first_of
-from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -115,25 +113,3 @@ def test_a_stop_ends_the_wait(tmp_path: Path) -> None:
         wait = waiting(supervisor)
         wait.stopped.set()
         assert not wait.wait_for(lambda: False, "Postgres")
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_it_shows_how_much_is_written(tmp_path: Path) -> None:
-    terminal = Terminal()
-    with bar(tmp_path, 1000, out=terminal):
-        wait_for(lambda: f"[{'.' * 30}]" in terminal.getvalue(), "the empty bar")
-        (tmp_path / "below").mkdir()
-        (tmp_path / "below" / "file").write_bytes(bytes(500))
-        wait_for(lambda: "[#####" in terminal.getvalue(), "progress")
-    assert terminal.getvalue().endswith(" \r")
-
-
-def test_it_shows_nothing_in_a_file(tmp_path: Path) -> None:
-    file = io.StringIO()
-    with bar(tmp_path, 1000, out=file):
-        (tmp_path / "file").write_bytes(bytes(500))
-    assert file.getvalue() == ""
