@@ -207,7 +207,7 @@ def test_a_large_value_lets_others_go_on(
 
 
 def test_a_large_value_delays_no_other_answer(proxy: RunningProxy) -> None:
-    large = "SELECT array_agg(1::int4) FROM generate_series(1, 8000000)"
+    large = "SELECT array_agg(1::int4) FROM generate_series(1, 4000000)"
     middling = "SELECT repeat('x', 20000) FROM generate_series(1, 20)"
     with SqlClient(proxy) as client, SqlClient(proxy) as other, ThreadPoolExecutor(1) as threads:
         other.post({"query": middling})
