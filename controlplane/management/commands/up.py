@@ -226,8 +226,6 @@ class Command(ServiceCommand):
         wait_for = ComingUp(supervisor, stopped, self._say).wait_for
         if not wait_for(supervisor.is_listening, "the supervisor"):
             return
-        # The console needs no database, so it loads beside the work on that.
-        supervisor.start_program("web")
         if own and not wait_for(metadata.create_metadata_database, "Perch's own Postgres"):
             return
         refuse_unknown()
