@@ -7,14 +7,10 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ipaddress import IPv6Address
 from typing import Protocol
 
-from controlplane.address_ranges import parse_address
+from controlplane.address_ranges import network_of
 from controlplane.proxy.wire.readiness import resolve
-
-# A user of one address in such a network usually has all of them.
-_IPV6_NETWORK_BITS = 64
 
 # Of the delay after wrong passwords; the times are in seconds.
 _FREE_FAILURES = 3
@@ -52,11 +48,11 @@ class PendingClients:
     def __init__(self, most: int) -> None:
         self._most = most
         # The origin of each client, and the clients of each origin, the oldest first.
-        self._origins: dict[PendingClient, int] = {}
-        self._by_origin: dict[int, OrderedDict[PendingClient, None]] = {}
+        self._origins: dict[PendingClient, str] = {}
+        self._by_origin: dict[str, OrderedDict[PendingClient, None]] = {}
 
     def add(self, client: PendingClient) -> None:
-        origin = origin_of(client.client_address)
+        origin = network_of(client.client_address)
         self._origins[client] = origin
         self._by_origin.setdefault(origin, OrderedDict())[client] = None
         if len(self._origins) > self._most:
@@ -81,14 +77,6 @@ class PendingClients:
         counted under its load balancer's."""
         if self.remove(client):
             self.add(client)
-
-
-def origin_of(address: str) -> int:
-    parsed = parse_address(address)
-    if isinstance(parsed, IPv6Address):
-        # Larger than any IPv4 address, for every IPv6 network in use.
-        return int(parsed) >> (128 - _IPV6_NETWORK_BITS)
-    return int(parsed)
 
 
 class FailurePace:
