@@ -42,11 +42,11 @@ def write(path: Path, content: bytes, mode: int) -> None:
     sync(path.parent)
 
 
-def sync(place: Path | str, *, within: int | None = None) -> None:
-    """Flush a file's content, or a directory's entries, to the disk. With the descriptor `within`,
+def sync(place: Path | str, *, dir_fd: int | None = None) -> None:
+    """Flush a file's content, or a directory's entries, to the disk. With the descriptor `dir_fd`,
     `place` is a single name in that directory. Raises OSError."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(place, flags, dir_fd=within)
+    descriptor = os.open(place, flags, dir_fd=dir_fd)
     try:
         os.fsync(descriptor)
     finally:

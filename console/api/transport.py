@@ -112,13 +112,13 @@ class Transport:
     ) -> object:
         """Return the decoded answer; None if it has no content. `takes_long` multiplies the
         time limit by LONG_FACTOR, for answers that read a compute or recover a past moment."""
-        within = settings.MANAGEMENT_API_TIMEOUT * (LONG_FACTOR if takes_long else 1)
+        timeout = settings.MANAGEMENT_API_TIMEOUT * (LONG_FACTOR if takes_long else 1)
         try:
             try:
-                return self._call(_pooled, "GET", path, query=query, within=within)
+                return self._call(_pooled, "GET", path, query=query, timeout=timeout)
             except BrokenOff:
                 # The server may have closed a kept connection just now. Reading twice is safe.
-                return self._call(_pooled, "GET", path, query=query, within=within)
+                return self._call(_pooled, "GET", path, query=query, timeout=timeout)
         except Unreachable as problem:
             # This says nothing about a change that the page makes.
             problem.advice = problem.advice_to_readers or problem.advice
@@ -205,7 +205,7 @@ class Transport:
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         once: str = "",
-        within: float | None = None,
+        timeout: float | None = None,
     ) -> object:
         if not self._key:
             raise Unauthorized("You are not signed in.")
@@ -214,7 +214,7 @@ class Transport:
             raise self._too_slow
         if not UNSENDABLE.isdisjoint(path):
             raise NotFound("This name cannot be part of a request.", status=404)
-        url, seconds = self._server.url + _address(path), within or settings.MANAGEMENT_API_TIMEOUT
+        url, seconds = self._server.url + _address(path), timeout or settings.MANAGEMENT_API_TIMEOUT
         try:
             answer = adapter.send(
                 self._request(method, path, query=query, body=body, once=once),

@@ -76,11 +76,11 @@ def _defaults(project: Project) -> list[tuple[str, str]]:
 
 
 def _named_values(
-    settings: Mapping[str, Any], within: str = "", *, without: frozenset[str] = frozenset()
+    settings: Mapping[str, Any], prefix: str = "", *, without: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, str]]:
     """Yield each setting's name with its value in words."""
     for name, value in settings.items():
-        label = f"{within} {name}".strip().replace("_", " ")
+        label = f"{prefix} {name}".strip().replace("_", " ")
         if name in without:
             continue
         if isinstance(value, Mapping):

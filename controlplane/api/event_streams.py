@@ -177,7 +177,7 @@ class EventStream(Iterator[bytes]):
 
     def _live(self) -> Iterator[bytes]:
         while not self._reader.has_ended:
-            taken = self._reader.take(within=HEARTBEAT_INTERVAL)
+            taken = self._reader.take(timeout=HEARTBEAT_INTERVAL)
             new = [frame for position, frame in taken if position > self._position]
             if taken:
                 self._position = max(self._position, taken[-1][0])

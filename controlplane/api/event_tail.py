@@ -78,10 +78,10 @@ class Reader:
         self._waiting.clear()
         self._news.set()
 
-    def take(self, *, within: float) -> Sequence[tuple[Position, bytes]]:
-        """Take all waiting events as (position, frame). Wait up to `within` seconds for the first
+    def take(self, *, timeout: float) -> Sequence[tuple[Position, bytes]]:
+        """Take all waiting events as (position, frame). Wait up to `timeout` seconds for the first
         one; return nothing if none comes."""
-        self._news.wait(within)
+        self._news.wait(timeout)
         # Clear the flag before emptying the queue. An event that comes in between is taken now,
         # and its flag only causes a later call to return nothing.
         self._news.clear()

@@ -48,7 +48,7 @@ def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) ->
         recoverable=query.recoverable,
         only=request.api_key.project_id,
         org_id=query.org_id,
-        within=query.timeout / 1000 if query.timeout else None,
+        timeout=query.timeout / 1000 if query.timeout else None,
     )
     return page_of("projects", page, lambda last: last.id)
 

@@ -97,7 +97,7 @@ def list_project_endpoint_logs(
         source = query.source or ""
         return schemas.begin_log_reading(request.auth, project_id, endpoint_id, source=source)
 
-    (answer,) = once_read(request, begin, within=LOGS_TIMEOUT)
+    (answer,) = once_read(request, begin, timeout=LOGS_TIMEOUT)
     return {"logs": schemas.logs_in(answer)[-query.limit :]}
 
 
@@ -114,7 +114,7 @@ def list_project_endpoint_sessions(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
     endpoint, reading = schemas.begin_session_reading(request.auth, project_id, endpoint_id)
-    (answer,) = once_read(request, lambda: [reading], within=LOGS_TIMEOUT)
+    (answer,) = once_read(request, lambda: [reading], timeout=LOGS_TIMEOUT)
     return {
         "sessions": schemas.sessions_in(answer),
         "last_active": endpoint.last_active,
@@ -126,11 +126,11 @@ def once_read(
     request: AuthenticatedRequest,
     begin: Callable[[], list[SchemaReading]],
     *,
-    within: float = ANSWER_TIMEOUT,
+    timeout: float = ANSWER_TIMEOUT,
 ) -> list[str]:
-    """The results of the readings that `begin` starts, `within` so many seconds. Raises
+    """The results of the readings that `begin` starts, within `timeout` seconds. Raises
     TooManyRequests, Locked, Unprocessable and what `begin` raises."""
-    deadline = time.monotonic() + within
+    deadline = time.monotonic() + timeout
     readings = _begin_readings(request, begin, deadline)
     with ExitStack() as waiting:
         waiters = [

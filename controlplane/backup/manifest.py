@@ -113,7 +113,7 @@ def read_manifest(backup: Path) -> Manifest:
 def read_file(path: Path) -> bytes:
     """The content of a file of a backup. Raises FileNotFoundError for a link or a pipe in its
     place, OSError."""
-    with open_regular(path, within=None) as (opened, _), open(opened, "rb", closefd=False) as file:
+    with open_regular(path, dir_fd=None) as (opened, _), open(opened, "rb", closefd=False) as file:
         return file.read()
 
 
@@ -199,7 +199,7 @@ def _files_of(directory: Path) -> Iterator[str]:
 
 
 def _digest_of(path: Path) -> str:
-    with open_regular(path, within=None) as (opened, _), open(opened, "rb", closefd=False) as file:
+    with open_regular(path, dir_fd=None) as (opened, _), open(opened, "rb", closefd=False) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -89,7 +89,7 @@ def metadata_cluster(*, mark: str) -> Iterator[None]:
             wait_while_progressing(
                 lambda: process.poll() is not None or metadata.create_metadata_database(),
                 Watch(process.pid).look,
-                still=STALL_TIMEOUT,
+                stall_timeout=STALL_TIMEOUT,
             )
             if not metadata.create_metadata_database():
                 raise DumpFailed(f"Perch's own Postgres does not start: {last_errors(log_file)}")

@@ -19,7 +19,7 @@ from controlplane.compute.data.branch_data import branch_dir, data_dir
 from controlplane.compute.data.outbound import hold_compute
 from controlplane.compute.data.state_directory import access_files
 from controlplane.compute.extensions import offered_extensions
-from controlplane.compute.host import door
+from controlplane.compute.host import listener_socket
 from controlplane.compute.host.accounts import account_of
 from controlplane.compute.host.binaries import MAJOR, WHAT_TO_DO, major_of, majors, note_major
 from controlplane.compute.host.filesystem import (
@@ -32,11 +32,11 @@ from controlplane.compute.host.patience import OutOfPatience
 from controlplane.compute.host.steps import step
 from controlplane.compute.observation import answers
 from controlplane.compute.pooler import (
-    is_shut,
+    hide_socket,
+    is_hidden,
     renew_servers,
-    reopen,
+    restore_socket,
     set_pooler_settings,
-    shut,
     stop_pooler,
     wait_until_left,
 )
@@ -138,9 +138,9 @@ def refuse_other_major(data: Path) -> None:
         )
 
 
-def stop(branch_id: str, *, within: float = MAX_STOP_TIME) -> None:
+def stop(branch_id: str, *, timeout: float = MAX_STOP_TIME) -> None:
     """End all processes that work in the branch's directory. Clients get SQLSTATE 57P01. Postgres
-    may take `within` seconds to shut down.
+    may take `timeout` seconds to shut down.
 
     Raises process.StopFailed, patience.OutOfPatience.
     """
@@ -149,7 +149,7 @@ def stop(branch_id: str, *, within: float = MAX_STOP_TIME) -> None:
         disconnect_clients(branch_id, endpoint_id)
     stop_pooler(branch_id)
     try:
-        stop_postgres(data_dir(branch_id), within=within)
+        stop_postgres(data_dir(branch_id), timeout=timeout)
     except (StopFailed, OutOfPatience) as error:
         log.warning("compute killed", extra={"branch": branch_id, "error": str(error)})
         kill(branch_id, endpoint_id)
@@ -171,48 +171,52 @@ def kill(branch_id: str, endpoint_id: str | None) -> None:
     end_processes_in(place)
 
 
-def disconnect_clients(branch_id: str, endpoint_id: str, *, still: float = LEAVE_TIMEOUT) -> None:
-    """The first part of every end of a compute: let the pooled clients go, then shut the door. The
-    pooler may need new connections into the compute until its clients have left. `still` is how
-    many seconds they may stay if none leaves."""
-    disconnect_pooled_clients(branch_id, endpoint_id, still=still)
-    shut_door(branch_id, endpoint_id)
+def disconnect_clients(
+    branch_id: str, endpoint_id: str, *, stall_timeout: float = LEAVE_TIMEOUT
+) -> None:
+    """The first part of every end of a compute: let the pooled clients go, then refuse new clients.
+    The pooler may need new connections into the compute until its clients have left. They may stay
+    for `stall_timeout` seconds while none of them leaves."""
+    disconnect_pooled_clients(branch_id, endpoint_id, stall_timeout=stall_timeout)
+    refuse_new_clients(branch_id, endpoint_id)
 
 
-def shut_door(branch_id: str, endpoint_id: str) -> None:
+def refuse_new_clients(branch_id: str, endpoint_id: str) -> None:
     """Refuse new client connections into the compute; the clients wait for its next start. No
     pooler is being started after this."""
     with lock_branches(pooler_lock(branch_id)):
-        door.shut(socket_dir(endpoint_id))
+        listener_socket.hide(socket_dir(endpoint_id))
 
 
 def accepts_clients(branch_id: str, endpoint_id: str) -> bool:
-    """Whether the branch's compute runs for the endpoint, and neither its door nor its pooler's is
-    shut. This stays true as long as the caller holds the pooler's lock and the compute runs."""
+    """Whether the branch's compute runs for the endpoint, and neither its listener socket nor its
+    pooler's is hidden. This stays true as long as the caller holds the pooler's lock and the
+    compute runs."""
     place = socket_dir(endpoint_id)
     return (
         running_endpoint(branch_id) == endpoint_id
-        and os.path.lexists(place / door.SOCKET)
-        and not is_shut(branch_id, place)
+        and os.path.lexists(place / listener_socket.SOCKET)
+        and not is_hidden(branch_id, place)
     )
 
 
 def accept_clients(endpoint_id: str) -> None:
-    """Open the doors of the compute and the pooler again, because the compute keeps running."""
-    door.reopen(socket_dir(endpoint_id))
-    reopen(socket_dir(endpoint_id))
+    """Undo what refuses new clients of the compute and its pooler, because the compute keeps
+    running."""
+    listener_socket.restore(socket_dir(endpoint_id))
+    restore_socket(socket_dir(endpoint_id))
 
 
 def disconnect_pooled_clients(
-    branch_id: str, endpoint_id: str, *, still: float = LEAVE_TIMEOUT
+    branch_id: str, endpoint_id: str, *, stall_timeout: float = LEAVE_TIMEOUT
 ) -> bool:
     """Refuse new pooled clients, and wait until no proxy has a connection to the endpoint's pooler.
     Once told that the compute will stop, a proxy closes each connection on which its client has
     nothing under way. False if that takes too long: a client is in a transaction, or a proxy
     hangs."""
     with lock_branches(pooler_lock(branch_id)):
-        shut(socket_dir(endpoint_id))
-    return wait_until_left(socket_dir(endpoint_id), still=still)
+        hide_socket(socket_dir(endpoint_id))
+    return wait_until_left(socket_dir(endpoint_id), stall_timeout=stall_timeout)
 
 
 def remove(branch_id: str) -> None:
@@ -354,7 +358,10 @@ def let_proxy_in() -> None:
     for directory in Path(settings.SOCKET_DIR).glob("ep-*"):
         # It may be removed at this moment.
         with suppress(OSError):
-            door.let_proxy_in(directory, (door.SOCKET, door.SHUT, MAJOR, *pooler.SOCKETS))
+            listener_socket.let_proxy_in(
+                directory,
+                (listener_socket.SOCKET, listener_socket.HIDDEN_SOCKET, MAJOR, *pooler.SOCKETS),
+            )
 
 
 def endpoints_with_sockets() -> set[str]:
@@ -454,7 +461,7 @@ def _make_socket_dir(spec: ComputeSpec) -> Path:
     if place.exists() and place.lstat().st_uid != account.uid:
         remove_tree(place)
     place.mkdir(mode=0o700, exist_ok=True)
-    door.give_sockets(place, account)
+    listener_socket.give_sockets(place, account)
     return place
 
 

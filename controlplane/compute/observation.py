@@ -17,7 +17,7 @@ import psycopg
 from controlplane import clock
 from controlplane.compute.catalog.reading import read_mark
 from controlplane.compute.data.branch_data import branch_dir, data_dir
-from controlplane.compute.host import door
+from controlplane.compute.host import listener_socket
 from controlplane.compute.host.log_lines import SECRETIVE
 from controlplane.compute.host.tree import size_on_disk, sizes_on_disk
 from controlplane.compute.processes.session import (
@@ -258,7 +258,7 @@ def read_sessions(endpoint_id: str) -> list[dict[str, Any]]:
 
 
 def last_activity(endpoint_id: str, heartbeats_since: datetime | None = None) -> datetime | None:
-    """The last activity, as `look` defines it, after the door was shut.
+    """The last activity, as `look` defines it, after new clients were refused.
 
     Connections made before that may still be in the listener's queue or authenticating, where they
     cannot be seen as clients. So this waits until each is a session, but not longer than
@@ -268,7 +268,7 @@ def last_activity(endpoint_id: str, heartbeats_since: datetime | None = None) ->
     with session(place, bound=LOOK_TIMEOUT) as connection:
         while True:
             # In this order, since a connection made in between may only raise the second number.
-            made = door.connections_to(door.SOCKET).count(place)
+            made = listener_socket.connections_to(listener_socket.SOCKET).count(place)
             _, _, seen, _ = _activity(connection)
             if made <= seen or time.monotonic() > deadline:
                 return look_through(connection, endpoint_id, heartbeats_since).last_activity

@@ -24,8 +24,8 @@ from django.conf import settings
 
 from controlplane.compute.data import branch_data
 from controlplane.compute.host.accounts import account_of, launch
-from controlplane.compute.host.door import connections_to, sockets_mode
 from controlplane.compute.host.foreign_files import read_regular, remove_from
+from controlplane.compute.host.listener_socket import connections_to, sockets_mode
 from controlplane.compute.host.logs import flush_log, open_log
 from controlplane.compute.host.reaping import reap
 from controlplane.compute.processes.occupants import (
@@ -51,9 +51,9 @@ NOT_STARTED = (
 )
 PORT = 6432  # only part of the socket's name
 _SOCKET_NAME = f".s.PGSQL.{PORT}"
-# The socket's name while the door is shut: see `shut`.
-_SHUT_NAME = f"{_SOCKET_NAME}.shut"
-SOCKETS = (_SOCKET_NAME, _SHUT_NAME)
+# The socket's name while it is hidden: see `hide_socket`.
+_HIDDEN_NAME = f"{_SOCKET_NAME}.shut"
+SOCKETS = (_SOCKET_NAME, _HIDDEN_NAME)
 SERVERS_PER_POOL = 20  # for each pair of database and role
 START_TIMEOUT = 5.0  # seconds
 STOP_TIMEOUT = 1.0  # seconds: it has nothing to save, only clients to drop
@@ -270,38 +270,38 @@ def stop_pooler(branch_id: str) -> None:
     is_newer = program is not None and pooler_version(program) >= QUITS_BY_SIGQUIT
     with suppress(psutil.NoSuchProcess):
         process.send_signal(signal.SIGQUIT if is_newer else signal.SIGTERM)
-    if not have_ended([process], within=STOP_TIMEOUT):
+    if not have_ended([process], timeout=STOP_TIMEOUT):
         kill([process])
 
 
-def shut(socket_dir: Path) -> None:
-    """Shut the pooler's door. Connections made before are counted by `client_counts`; a later one
-    fails before its client has sent anything."""
+def hide_socket(socket_dir: Path) -> None:
+    """Refuse new clients of the pooler. Connections made before are counted by `client_counts`; a
+    later one fails before its client has sent anything."""
     # The directory is untrusted: whatever is in the socket's place must not prevent a stop.
     with suppress(OSError):
-        pooler_socket(socket_dir).rename(socket_dir / _SHUT_NAME)
+        pooler_socket(socket_dir).rename(socket_dir / _HIDDEN_NAME)
 
 
-def is_shut(branch_id: str, socket_dir: Path) -> bool:
-    """Whether the door of the branch's pooler, which runs, is shut."""
-    return os.path.lexists(socket_dir / _SHUT_NAME) and _process(branch_id) is not None
+def is_hidden(branch_id: str, socket_dir: Path) -> bool:
+    """Whether the socket of the branch's pooler, which runs, is hidden."""
+    return os.path.lexists(socket_dir / _HIDDEN_NAME) and _process(branch_id) is not None
 
 
-def reopen(socket_dir: Path) -> None:
-    """Undo `shut`."""
+def restore_socket(socket_dir: Path) -> None:
+    """Undo `hide_socket`."""
     with suppress(OSError):
-        (socket_dir / _SHUT_NAME).rename(pooler_socket(socket_dir))
+        (socket_dir / _HIDDEN_NAME).rename(pooler_socket(socket_dir))
 
 
-def wait_until_left(socket_dir: Path, *, still: float) -> bool:
+def wait_until_left(socket_dir: Path, *, stall_timeout: float) -> bool:
     """Wait until the pooler's clients, which were told that it will stop, have disconnected. True
-    if all have; False once none has left for `still` seconds, or after MAX_LEAVE_TIME."""
+    if all have; False once none has left for `stall_timeout` seconds, or after MAX_LEAVE_TIME."""
     began = asked = time.monotonic()
-    fewest, deadline = MAX_CLIENTS + 1, began + still
+    fewest, deadline = MAX_CLIENTS + 1, began + stall_timeout
     while count := client_counts()[socket_dir]:
         now = time.monotonic()
         if count < fewest:
-            fewest, deadline = count, min(now + still, began + MAX_LEAVE_TIME)
+            fewest, deadline = count, min(now + stall_timeout, began + MAX_LEAVE_TIME)
         if now > deadline:
             return False
         # Counting takes long if processes of this host hold many sockets.
@@ -312,12 +312,12 @@ def wait_until_left(socket_dir: Path, *, still: float) -> bool:
 
 def stop_unused(branch_id: str, socket_dir: Path) -> None:
     """Stop the branch's pooler, which listens there, if it has no client."""
-    shut(socket_dir)
+    hide_socket(socket_dir)
     if client_counts()[socket_dir]:
-        reopen(socket_dir)
+        restore_socket(socket_dir)
         return
     stop_pooler(branch_id)
-    remove_from(socket_dir, _SHUT_NAME)
+    remove_from(socket_dir, _HIDDEN_NAME)
 
 
 def has_pooler(socket_dir: Path) -> bool:

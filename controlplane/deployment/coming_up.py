@@ -66,7 +66,7 @@ class _Watch:
 
     supervisor: Supervisor
     what: str
-    still: float = 0.0  # seconds
+    stalled: float = 0.0  # seconds
     _looked_at: float = field(default_factory=time.monotonic)
     _work: dict[str, int] = field(default_factory=dict)
     _pids: dict[str, int] = field(default_factory=dict)
@@ -80,10 +80,10 @@ class _Watch:
         done = sum(spent - self._work.get(task, 0) for task, spent in work.items()) / 1e9
         self._work = work
         if _waits_for_disk(work) or done >= MIN_CPU_FRACTION * passed:
-            self.still = 0.0
+            self.stalled = 0.0
         else:
-            self.still += passed
-        if self.still > STALL_TIMEOUT:
+            self.stalled += passed
+        if self.stalled > STALL_TIMEOUT:
             raise CommandError(
                 f"{self.what} does not start, and has made no progress for "
                 f"{STALL_TIMEOUT:.0f} s; see {self.supervisor.log_dir}"

@@ -122,7 +122,7 @@ def make_sign_in_link(console_url: str) -> str:
     with open_directory(console) as outer:
         with suppress(FileExistsError):
             os.mkdir(FOLDER, 0o700, dir_fd=outer)
-        with open_directory(FOLDER, within=outer) as folder:
+        with open_directory(FOLDER, dir_fd=outer) as folder:
             owner = os.fstat(outer)
             set_owner(folder, Account(owner.st_uid, owner.st_gid))
             _forget_old(folder)

@@ -71,7 +71,7 @@ def _fetch(place: Path) -> None:
         ["source", "--download-only", "pgbouncer"],
         ["download", LIBEVENT],
     ):
-        _run("apt-get", *options, *arguments, within=place)
+        _run("apt-get", *options, *arguments, directory=place)
 
 
 def _own_release() -> tuple[str, str, str]:
@@ -93,20 +93,20 @@ def _build(place: Path) -> Path:
     source.mkdir()
     _run("dpkg-deb", "--extract", str(_only(place, f"{LIBEVENT}_*.deb")), str(headers))
     original = _only(place, "pgbouncer_*.orig.tar.*")
-    _run("tar", "--extract", f"--file={original}", "--strip-components=1", within=source)
-    _run("tar", "--extract", f"--file={_only(place, '*.debian.tar.*')}", within=source)
+    _run("tar", "--extract", f"--file={original}", "--strip-components=1", directory=source)
+    _run("tar", "--extract", f"--file={_only(place, '*.debian.tar.*')}", directory=source)
     patches = source / "debian" / "patches"
     for line in (patches / "series").read_text().splitlines():
         if name := line.partition("#")[0].strip():
-            _run("patch", "--silent", "-p1", f"--input={patches / name}", within=source)
+            _run("patch", "--silent", "-p1", f"--input={patches / name}", directory=source)
     library = _only(headers / "usr" / "lib", "*/libevent.a")
     include = headers / "usr" / "include"
     libevent = {
         "LIBEVENT_CFLAGS": f"-I{include} -I{include / library.parent.name}",
         "LIBEVENT_LIBS": str(library),
     }
-    _run("./configure", "--without-openssl", "--without-cares", within=source, **libevent)
-    _run("make", "pgbouncer", within=source)
+    _run("./configure", "--without-openssl", "--without-cares", directory=source, **libevent)
+    _run("make", "pgbouncer", directory=source)
     return source / "pgbouncer"
 
 
@@ -129,12 +129,12 @@ def _only(place: Path, pattern: str) -> Path:
     return found
 
 
-def _run(*command: str, within: Path | None = None, **environment: str) -> str:
+def _run(*command: str, directory: Path | None = None, **environment: str) -> str:
     """Run the command and return its output. Raises BuildFailed with the end of its errors."""
     try:
         done = subprocess.run(
             command,
-            cwd=within,
+            cwd=directory,
             env={**os.environ, "LC_ALL": "C.UTF-8", **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -115,7 +115,7 @@ def remove_outdated(host: Host) -> None:
     """Remove what has become older than the window from the histories of branches that nobody
     writes to, which `keep_history` does not look at."""
     for branch_id, retention_seconds in outdated(host):
-        with suppress(LockTimeout), apart(branch_id), holding_history(branch_id, within=0):
+        with suppress(LockTimeout), apart(branch_id), holding_history(branch_id, timeout=0):
             chains = chains_of(branch_id)
             if retention_seconds == 0:
                 switch_off(branch_id, chains, None)
@@ -139,7 +139,7 @@ def keep(
             running = compute.running_endpoint(branch_id)
         if not data_dir(branch_id).exists():
             return [], True
-        held.enter_context(holding_history(branch_id, within=0))
+        held.enter_context(holding_history(branch_id, timeout=0))
         chains = chains_of(branch_id)
         before = [_summary(one) for one in chains]
         began = clock.now()

@@ -108,7 +108,7 @@ def _stop_fastest_growing(growth: dict[str, int], shortage: str, *, least: int) 
     _stopped.add(branch_id)
     try:
         with suppress(LockTimeout), lock_branches(branch_id, timeout=0):
-            compute.stop(branch_id, within=STOP_TIME)
+            compute.stop(branch_id, timeout=STOP_TIME)
             return
         # An operation works on it, and may itself be waiting for this compute to end.
         compute.kill(branch_id, compute.running_endpoint(branch_id))

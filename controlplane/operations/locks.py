@@ -61,9 +61,9 @@ def locked_project(project_id: str) -> Iterator[Project]:
     (`compute.host.filesystem.lock_branches`). No caller locks two projects.
     """
     with _turn(project_id), transaction.atomic(), together():
-        if (within := _within.get()) is not None:
+        if (timeout := _within.get()) is not None:
             with connection.cursor() as cursor:
-                cursor.execute(f"SET LOCAL lock_timeout = {round(within * 1000)}")
+                cursor.execute(f"SET LOCAL lock_timeout = {round(timeout * 1000)}")
         # If the project was given to another host while this waited for the lock, Postgres finds no
         # row: it compares the new row with the former host. The second read is not to wait.
         project = LOCKED.first(project=project_id) or LOCKED.first(project=project_id)
@@ -147,9 +147,9 @@ def _turn(project_id: str) -> Iterator[None]:
         turn = _turns.setdefault(project_id, threading.RLock())
     if not turn.acquire(blocking=False):
         release_connection()
-        within = _within.get()
-        if not turn.acquire(timeout=within or settings.DATABASE_TIMEOUT or -1):
-            cause = psycopg.errors.LockNotAvailable() if within else None
+        timeout = _within.get()
+        if not turn.acquire(timeout=timeout or settings.DATABASE_TIMEOUT or -1):
+            cause = psycopg.errors.LockNotAvailable() if timeout else None
             raise OperationalError("other threads hold the project's lock") from cause
     try:
         yield

@@ -173,17 +173,17 @@ def list_projects(
     only: str | None = None,
     recoverable: bool = False,
     org_id: str | None = None,
-    within: float | None = None,
+    timeout: float | None = None,
 ) -> list[Project]:
     """The account's projects, newest first: at most `limit` that follow the project with the id
     `after`. `search` selects by a part of the name or the whole id, and `only` by the id.
     With `recoverable`, list the deleted projects that can be recovered instead.
 
-    If `within` is given, the query may take at most so many seconds. Raises Invalid, NotFound for
+    If `timeout` is given, the query may take at most so many seconds. Raises Invalid, NotFound for
     the organization of another account, OperationalError if the query takes longer.
     """
     check_organization(account, org_id)
-    if after is None and only is None and not search and not recoverable and within is None:
+    if after is None and only is None and not search and not recoverable and timeout is None:
         first = FIRST_PROJECTS.rows({"account": account}, account=account.id, limit=limit)
         return list(with_consumed_projects(first))
     listed = Q(recoverable_until__gt=clock.now()) if recoverable else Q(deleted_at=None)
@@ -201,14 +201,14 @@ def list_projects(
         projects = projects.filter(
             Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, id__gt=last.id)
         )
-    if within is None:
+    if timeout is None:
         return list(with_consumed_projects(list(projects[:limit])))
     with transaction.atomic(), connection.cursor() as cursor:
         # Only for this transaction, and not longer than the timeout of every statement.
         cursor.execute(
             "SELECT set_config('statement_timeout', least(%s, nullif(setting::int, 0))::text, true)"
             " FROM pg_settings WHERE name = 'statement_timeout'",
-            [round(within * 1000)],
+            [round(timeout * 1000)],
         )
         return list(with_consumed_projects(list(projects[:limit])))
 

@@ -24,14 +24,14 @@ class BrokenOff(Exception):
 
 
 class Line:
-    """The successive connections of one attempt, which may take `within` seconds altogether.
+    """The successive connections of one attempt, which may take `timeout` seconds altogether.
 
     Raises BrokenOff if it is entered while this process is to exit.
     """
 
-    def __init__(self, *, within: float) -> None:
-        self._until = time.monotonic() + within
-        self._timer = self._cut_after(within)
+    def __init__(self, *, timeout: float) -> None:
+        self._until = time.monotonic() + timeout
+        self._timer = self._cut_after(timeout)
         # Guards the next two attributes: `cut` is called by the timer's thread, and by the thread
         # that ends this process.
         self._lock = threading.Lock()

@@ -60,20 +60,22 @@ class Outcome:
     duration: float  # seconds
 
 
-def post(url: str, headers: Mapping[str, str], body: bytes, *, within: float) -> Outcome:
-    """Post the body and return the outcome; the whole attempt takes at most `within` seconds.
+def post(url: str, headers: Mapping[str, str], body: bytes, *, timeout: float) -> Outcome:
+    """Post the body and return the outcome; the whole attempt takes at most `timeout` seconds.
 
     Raises `lines.BrokenOff` if this process is to exit meanwhile. It is then unknown whether the
     receiver has got the message.
     """
     began = time.monotonic()
-    with Line(within=within) as line:
+    with Line(timeout=timeout) as line:
         try:
             status, answered = _follow(url, headers, body, line)
         # Python's HTTP parser raises ValueError for malformed numbers.
         except (NotAllowed, OSError, http.client.HTTPException, ValueError) as error:
             line.check()
-            return Outcome(_error_message(error, line, within), None, b"", time.monotonic() - began)
+            return Outcome(
+                _error_message(error, line, timeout), None, b"", time.monotonic() - began
+            )
     return Outcome(_status_error(status), status, answered, time.monotonic() - began)
 
 
@@ -189,7 +191,7 @@ def _dial(target: Target, line: Line) -> socket.socket:
 def _addresses(target: Target, line: Line) -> list[str]:
     """The addresses of the target's host that may be called, at least one. Raises NotAllowed if
     there are none, and what `_resolve` raises."""
-    found = list(dict.fromkeys(_resolve(target, within=min(RESOLVE_TIMEOUT, line.left()))))
+    found = list(dict.fromkeys(_resolve(target, timeout=min(RESOLVE_TIMEOUT, line.left()))))
     callable_ones = [address for address in found if may_be_called(address)]
     if not callable_ones:
         raise NotAllowed(f"{target.host} has no public address")
@@ -201,9 +203,9 @@ def _addresses(target: Target, line: Line) -> list[str]:
     return vouched_for
 
 
-def _resolve(target: Target, *, within: float) -> list[str]:
+def _resolve(target: Target, *, timeout: float) -> list[str]:
     """Resolve the target's host to addresses. This runs in a separate thread, because the resolver
-    takes no timeout. Raises socket.gaierror, and TimeoutError after `within` seconds."""
+    takes no timeout. Raises socket.gaierror, and TimeoutError after `timeout` seconds."""
     answer: Future[list[Any]] = Future()
 
     def ask() -> None:
@@ -218,7 +220,7 @@ def _resolve(target: Target, *, within: float) -> list[str]:
             answer.set_result(found)
 
     Thread(target=ask, name="resolve", daemon=True).start()
-    return [str(address[0]) for *_, address in answer.result(within)]
+    return [str(address[0]) for *_, address in answer.result(timeout)]
 
 
 @cache
@@ -239,12 +241,12 @@ def _status_error(status: int) -> str:
     return f"answered {status}"
 
 
-def _error_message(error: Exception, line: Line, within: float) -> str:
+def _error_message(error: Exception, line: Line, timeout: float) -> str:
     """The error message that the webhook's owner reads."""
     if isinstance(error, NotAllowed):
         return f"not called: {error}"
     if line.is_cut:
-        return f"no answer within {within:g} seconds"
+        return f"no answer within {timeout:g} seconds"
     match error:
         case socket.gaierror():
             return "the name of the host could not be resolved"

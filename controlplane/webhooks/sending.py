@@ -88,7 +88,7 @@ def _attempt(delivery: WebhookDelivery) -> Outcome:
         return Outcome("the secret cannot be decrypted any more; rotate it", None, b"", 0.0)
     # Release the database connection: the receiver may be slow, and connections are scarce.
     connection.close()
-    outcome = post(webhook.url, headers, body, within=settings.WEBHOOK_TIMEOUT)
+    outcome = post(webhook.url, headers, body, timeout=settings.WEBHOOK_TIMEOUT)
     fields = {"webhook": webhook.id, "delivery": delivery.public_id, "status": outcome.status}
     ms = round(outcome.duration * 1000)
     log.info("delivery attempted", extra={**fields, "error": outcome.error, "ms": ms})

@@ -38,9 +38,9 @@ def told(operations: Any) -> list[tuple[str, str]]:
     return [(row["action"], row["status"]) for row in operations]
 
 
-def ended(project: Project, operation: Any, *, within: float = 30.0) -> Any:
+def ended(project: Project, operation: Any, *, timeout: float = 30.0) -> Any:
     """Return the operation once it has ended."""
-    return project.client.ended(project.id, operation["id"], timeout=within)
+    return project.client.ended(project.id, operation["id"], timeout=timeout)
 
 
 def begun(project: Project, operation: Any) -> Any:

@@ -81,7 +81,7 @@ def count_stream(account_id: int) -> ExitStack:
 def counted(whose: str) -> AbstractContextManager[None]:
     """Wait until `whose` may have one more request in progress, and count one within the block.
     Raises TooManyRequests."""
-    return _counted(whose, settings.REQUESTS_PER_ACCOUNT, within=SLOT_TIMEOUT)
+    return _counted(whose, settings.REQUESTS_PER_ACCOUNT, timeout=SLOT_TIMEOUT)
 
 
 @dataclass
@@ -97,17 +97,19 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def _counted(whose: str, most: int, *, within: float = 0.0, of: str = "requests") -> Iterator[None]:
+def _counted(
+    whose: str, most: int, *, timeout: float = 0.0, of: str = "requests"
+) -> Iterator[None]:
     refused = TooManyRequests(f"an account may have {most} {of} at once")
     with _lock:
         limit = _limits.setdefault(whose, _Limit(threading.Semaphore(most)))
-        if limit.users >= most + (settings.WAITS_PER_ACCOUNT if within else 0):
+        if limit.users >= most + (settings.WAITS_PER_ACCOUNT if timeout else 0):
             raise refused
         limit.users += 1
     try:
         if not limit.free.acquire(blocking=False):
             release_connection()
-            if not limit.free.acquire(timeout=within):
+            if not limit.free.acquire(timeout=timeout):
                 raise refused
         try:
             yield

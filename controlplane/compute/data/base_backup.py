@@ -101,7 +101,7 @@ def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Acc
     timelines began: without that, nothing could be recovered along them later."""
     with (
         open_directory(parent) as data,
-        open_directory("pg_wal", within=data) as log,
+        open_directory("pg_wal", dir_fd=data) as log,
         open_directory(target / "pg_wal") as copy,
     ):
         for name in os.listdir(log):

@@ -60,5 +60,5 @@ def state_of(data: int) -> str:
 
 
 def _control_file(data: int) -> bytes:
-    with open_directory("global", within=data) as directory:
-        return read_regular("pg_control", MAX_CONTROL_FILE_BYTES, within=directory)
+    with open_directory("global", dir_fd=data) as directory:
+        return read_regular("pg_control", MAX_CONTROL_FILE_BYTES, dir_fd=directory)

@@ -17,8 +17,8 @@ from django.conf import settings
 
 from controlplane.compute.data.branch_data import grant_access
 from controlplane.compute.host.accounts import Account, is_served_by, own_account, set_owner
-from controlplane.compute.host.door import SOCKET, port_of
 from controlplane.compute.host.filesystem import remove_tree
+from controlplane.compute.host.listener_socket import SOCKET, port_of
 
 PREFIX = "relay-"
 _CHUNK_SIZE = 256 << 10

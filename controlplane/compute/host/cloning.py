@@ -61,7 +61,7 @@ def copy_beginning(
     allows it: whoever then overwrites one of them has each block copied first. Raises what
     clone_tree raises."""
     clone = _Clone(source, owner, ())
-    with open_regular(name, within=source) as (reading, found):
+    with open_regular(name, dir_fd=source) as (reading, found):
         clone.check(name, found)
         writing = os.open(draft, NEW_FILE, 0o644, dir_fd=target)
         try:
@@ -107,15 +107,15 @@ class _Clone:
 
     def subdirectory(self, name: str, reading: int, writing: int, place: str) -> None:
         os.mkdir(name, 0o700, dir_fd=writing)
-        with open_directory(name, within=writing) as made:
+        with open_directory(name, dir_fd=writing) as made:
             if place in self.skip:
                 set_owner(made, self.owner)
                 return
-            with suppress(FileNotFoundError), open_directory(name, within=reading) as found:
+            with suppress(FileNotFoundError), open_directory(name, dir_fd=reading) as found:
                 self.directory(found, made, f"{place}/")
 
     def file(self, name: str, reading: int, writing: int, place: str) -> None:
-        with open_regular(name, within=reading) as (source, found):
+        with open_regular(name, dir_fd=reading) as (source, found):
             if place == WAL and is_recycled(name, source):
                 return
             self.check(name, found)

@@ -63,9 +63,9 @@ def _start_writing(file: str) -> None:
         os.close(descriptor)
 
 
-def remove_tree(path: Path | str, *, within: int | None = None) -> None:
+def remove_tree(path: Path | str, *, dir_fd: int | None = None) -> None:
     """Remove the directory `path` and all below it; no error if it, or some of it, is gone. With
-    the descriptor `within`, `path` is a single name in that directory.
+    the descriptor `dir_fd`, `path` is a single name in that directory.
 
     The content is untrusted: the tree may be as deep as the disk has room for, or processes may
     move entries meanwhile. So nothing is opened by a path or through a link, and there is no
@@ -73,11 +73,11 @@ def remove_tree(path: Path | str, *, within: int | None = None) -> None:
     """
     try:
         for _ in range(MAX_PASSES):
-            with open_directory(path, within=within) as top:
+            with open_directory(path, dir_fd=dir_fd) as top:
                 _empty(top)
-            if _is_removed(path, within=within):
+            if _is_removed(path, dir_fd=dir_fd):
                 return
-        os.rmdir(path, dir_fd=within)
+        os.rmdir(path, dir_fd=dir_fd)
     except FileNotFoundError:
         return
 
@@ -87,10 +87,10 @@ def _empty(top: int) -> None:
     while waiting:
         name = waiting.pop()
         with suppress(FileNotFoundError):
-            with open_directory(name, within=top) as directory:
+            with open_directory(name, dir_fd=top) as directory:
                 waiting += _clear(directory, top)
             # If the directory is not empty, the next pass finds it again.
-            _is_removed(name, within=top)
+            _is_removed(name, dir_fd=top)
 
 
 def _clear(directory: int, top: int) -> list[str]:
@@ -104,17 +104,17 @@ def _clear(directory: int, top: int) -> list[str]:
                     os.unlink(entry.name, dir_fd=directory)
                 elif directory == top:
                     moved.append(entry.name)
-                elif not _is_removed(entry.name, within=directory):
+                elif not _is_removed(entry.name, dir_fd=directory):
                     name = f".moved-{secrets.token_hex(8)}"
                     os.rename(entry.name, name, src_dir_fd=directory, dst_dir_fd=top)
                     moved.append(name)
     return moved
 
 
-def _is_removed(directory: Path | str, *, within: int | None = None) -> bool:
+def _is_removed(directory: Path | str, *, dir_fd: int | None = None) -> bool:
     """Remove the directory if it is empty; True if it was."""
     try:
-        os.rmdir(directory, dir_fd=within)
+        os.rmdir(directory, dir_fd=dir_fd)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise

@@ -22,16 +22,16 @@ MAX_PROCESS_FILE_BYTES = 64 << 10
 
 
 def read_regular(
-    path: Path | str, limit: int, *, within: int | None = None, from_end: bool = False
+    path: Path | str, limit: int, *, dir_fd: int | None = None, from_end: bool = False
 ) -> bytes:
-    """The first `limit` bytes of a regular file, or the last if `from_end`. With `within`, the
+    """The first `limit` bytes of a regular file, or the last if `from_end`. With `dir_fd`, the
     descriptor of a directory, `path` is a single name in it. Otherwise all directories in `path`
     must be ours.
 
     Returns b"" if there is no regular file; links, directories and pipes are none.
     """
     try:
-        descriptor = os.open(path, REGULAR, dir_fd=within)
+        descriptor = os.open(path, REGULAR, dir_fd=dir_fd)
     except OSError as error:
         if error.errno in ABSENT_ERRNOS:
             return b""

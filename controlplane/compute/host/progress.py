@@ -73,11 +73,11 @@ def wait_while_progressing(
     is_over: Callable[[], bool],
     look: Callable[[], Movement],
     *,
-    still: float,
+    stall_timeout: float,
     until: float = UNBOUNDED,
 ) -> bool:
-    """Wait until `is_over`; False once nothing has moved for `still` seconds, or at the moment
-    `until` of the monotonic clock: a process that was taken over can seem to work for ever.
+    """Wait until `is_over`; False once nothing has moved for `stall_timeout` seconds, or at the
+    time `until` of the monotonic clock: a process that was taken over can seem to work for ever.
 
     While there is progress, the bound of the work under way begins again. Raises OutOfPatience.
     """
@@ -94,7 +94,7 @@ def wait_while_progressing(
                 report_progress()
             if movement is not Movement.STANDS_STILL:
                 moved_at = now
-            elif now - moved_at >= still:
+            elif now - moved_at >= stall_timeout:
                 return False
             remaining()
         # The longer it has taken, the less some more milliseconds matter.

@@ -54,10 +54,10 @@ class TreeUntrusted(Exception):
 
 
 @contextmanager
-def open_directory(path: Path | str, *, within: int | None = None) -> Iterator[int]:
-    """The directory's descriptor. With the descriptor `within`, `path` is a single name in that
+def open_directory(path: Path | str, *, dir_fd: int | None = None) -> Iterator[int]:
+    """The directory's descriptor. With the descriptor `dir_fd`, `path` is a single name in that
     directory. Raises OSError, for a link too."""
-    descriptor = os.open(path, DIRECTORY, dir_fd=within)
+    descriptor = os.open(path, DIRECTORY, dir_fd=dir_fd)
     try:
         yield descriptor
     finally:
@@ -160,10 +160,10 @@ class Claims:
 
 
 @contextmanager
-def open_regular(path: Path | str, *, within: int | None) -> Iterator[tuple[int, os.stat_result]]:
+def open_regular(path: Path | str, *, dir_fd: int | None) -> Iterator[tuple[int, os.stat_result]]:
     """The descriptor of the regular file. Raises FileNotFoundError if there is something else."""
     try:
-        descriptor = os.open(path, REGULAR, dir_fd=within)
+        descriptor = os.open(path, REGULAR, dir_fd=dir_fd)
     except OSError as error:
         # A link or a socket: Postgres keeps no data in these.
         if error.errno in (errno.ELOOP, errno.ENXIO):
@@ -224,7 +224,7 @@ class _Sizes:
                 # Its owner may put something else in place of a directory meanwhile.
                 with suppress(FileNotFoundError, NotADirectoryError):
                     if entry.is_dir(follow_symlinks=False):
-                        with open_directory(entry.name, within=directory) as found:
+                        with open_directory(entry.name, dir_fd=directory) as found:
                             self.add_directory(found, f"{place}{entry.name}/")
                     else:
                         self._add_file(entry.stat(follow_symlinks=False), place[:-1])
@@ -238,9 +238,9 @@ class _Sizes:
         self._reserved += allocated - held
         taken = max(MIN_FILE_BYTES, held)
         if place in self.of_measured:
-            within = min(taken, found.st_size)
-            self.of_measured[place] += within
-            taken -= within
+            counted = min(taken, found.st_size)
+            self.of_measured[place] += counted
+            taken -= counted
         self._beside += taken
 
 
@@ -295,8 +295,8 @@ class _Tree:
                 if entry.is_dir(follow_symlinks=False):
                     yield inner, None
                     if inner not in self._skip:
-                        with open_directory(entry.name, within=directory) as within:
-                            yield from self.entries(within, f"{inner}/")
+                        with open_directory(entry.name, dir_fd=directory) as inner_directory:
+                            yield from self.entries(inner_directory, f"{inner}/")
                 elif (
                     inner not in self._skip
                     and self._wanted(inner)
@@ -305,7 +305,7 @@ class _Tree:
                     yield from self._file(entry.name, directory, place)
 
     def _file(self, name: str, directory: int, place: str) -> Iterator[tuple[str, int]]:
-        with open_regular(name, within=directory) as (file, status):
+        with open_regular(name, dir_fd=directory) as (file, status):
             if place == WAL and is_recycled(name, file):
                 return
             if status.st_uid != self._owner:

@@ -86,7 +86,7 @@ class SegmentHeader:
 def segment_header(directory: int, name: str) -> SegmentHeader | None:
     """The header of the segment `name` in the open directory; None if it has none, or if there is
     no such file."""
-    first = read_regular(name, PAGE_HEADER.size, within=directory)
+    first = read_regular(name, PAGE_HEADER.size, dir_fd=directory)
     if len(first) < PAGE_HEADER.size:
         return None
     _, flags, timeline, address, system_id = PAGE_HEADER.unpack(first)
@@ -112,7 +112,7 @@ def is_header_of(directory: int, header: SegmentHeader, timeline: int, system_id
         return False
     if header.timeline == timeline:
         return True
-    content = read_regular(timeline_file(timeline), MAX_TIMELINE_BYTES, within=directory)
+    content = read_regular(timeline_file(timeline), MAX_TIMELINE_BYTES, dir_fd=directory)
     return any(
         int(left[1]) == header.timeline
         and segment_start(parse_lsn(left[2].decode())) == header.address

@@ -152,12 +152,12 @@ def kill(processes: Collection[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    have_ended(processes, within=1)
+    have_ended(processes, timeout=1)
 
 
-def have_ended(processes: Collection[psutil.Process], *, within: float) -> bool:
-    """Wait for the end of all processes, at most `within` seconds; True if all have ended."""
-    deadline = time.monotonic() + within
+def have_ended(processes: Collection[psutil.Process], *, timeout: float) -> bool:
+    """Wait for the end of all processes, at most `timeout` seconds; True if all have ended."""
+    deadline = time.monotonic() + timeout
     while any(map(is_alive, processes)):
         if time.monotonic() > deadline:
             return False

@@ -20,8 +20,8 @@ from django.conf import settings
 
 from controlplane.compute.host.accounts import account_of, launch, start_as
 from controlplane.compute.host.binaries import bin_for
-from controlplane.compute.host.door import SHUT, SOCKET
 from controlplane.compute.host.foreign_files import read_regular, remove_from
+from controlplane.compute.host.listener_socket import HIDDEN_SOCKET, SOCKET
 from controlplane.compute.host.logs import flush_log, open_log
 from controlplane.compute.host.patience import check_cancelled, remaining
 from controlplane.compute.host.progress import (
@@ -124,7 +124,7 @@ def start_postgres(
         try:
             on_spawn(child.pid)
             start = _Start(data_dir, child, parts, recovers=recovers, is_standby=is_standby)
-            in_time = wait_while_progressing(start.is_over, start.look, still=START_TIMEOUT)
+            in_time = wait_while_progressing(start.is_over, start.look, stall_timeout=START_TIMEOUT)
         except BaseException:
             _give_up(child, data_dir)
             raise
@@ -140,28 +140,28 @@ def start_postgres(
     reap(child)
 
 
-def stop_postgres(data_dir: Path, *, within: float = MAX_STOP_TIME) -> None:
+def stop_postgres(data_dir: Path, *, timeout: float = MAX_STOP_TIME) -> None:
     """Stop the Postgres of `data_dir` if one runs, dropping its connections (57P01).
 
-    A fast shutdown comes first, and may take `within` seconds while it makes progress. If it stands
-    still or takes longer, an immediate shutdown follows, then SIGKILL for every process. Raises
+    A fast shutdown comes first, and may take `timeout` seconds while it makes progress. If it makes
+    none or takes longer, an immediate shutdown follows, then SIGKILL for every process. Raises
     StopFailed, patience.OutOfPatience.
     """
     postmaster = running_postmaster(data_dir)
     if postmaster is None:
         return
-    look, until = Watch(postmaster.pid).look, time.monotonic() + within
+    look, until = Watch(postmaster.pid).look, time.monotonic() + timeout
     with step("stopping"):
-        for number, still in STOP_TIMEOUTS:
+        for number, stall_timeout in STOP_TIMEOUTS:
             with suppress(psutil.NoSuchProcess):
                 postmaster.send_signal(number)
                 # A process that a signal has stopped reacts to no other signal.
                 continue_if_stopped(postmaster.pid)
             if wait_while_progressing(
-                lambda: not is_alive(postmaster), look, still=still, until=until
+                lambda: not is_alive(postmaster), look, stall_timeout=stall_timeout, until=until
             ):
                 return
-            fields = {"pid": postmaster.pid, "signal": number.name, "still_seconds": still}
+            fields = {"pid": postmaster.pid, "signal": number.name, "stall_timeout": stall_timeout}
             log.warning("Postgres does not stop", extra=fields)
         end_processes_in(data_dir)
 
@@ -181,7 +181,7 @@ def clear_stale_pid_file(data_dir: Path, *, sockets: Path | None = None) -> None
         end_processes_in(data_dir)
         remove_from(data_dir, "postmaster.pid")
     if sockets is not None:
-        remove_from(sockets, SOCKET, SHUT, f"{SOCKET}.lock")
+        remove_from(sockets, SOCKET, HIDDEN_SOCKET, f"{SOCKET}.lock")
 
 
 def reload_postgres(data_dir: Path) -> None:

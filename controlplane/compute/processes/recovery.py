@@ -46,7 +46,7 @@ def bytes_to_redo(data_dir: Path, postmaster: int) -> int | None:
             with (
                 suppress(OSError),
                 open_directory(data_dir) as data,
-                open_directory("pg_wal", within=data) as log,
+                open_directory("pg_wal", dir_fd=data) as log,
             ):
                 return _bytes_from(log, found[2])
     return None
@@ -74,8 +74,8 @@ def is_to_recover(data_dir: Path) -> bool:
 
 def read_control(data_dir: Path) -> Control:
     """Read pg_control. Raises OSError, also if it is cut short."""
-    with open_directory(data_dir) as data, open_directory("global", within=data) as directory:
-        found = read_regular("pg_control", CONTROL.size, within=directory)
+    with open_directory(data_dir) as data, open_directory("global", dir_fd=data) as directory:
+        found = read_regular("pg_control", CONTROL.size, dir_fd=directory)
     if len(found) < CONTROL.size:
         raise OSError("pg_control is missing or damaged")
     return Control(*CONTROL.unpack(found))
@@ -98,7 +98,7 @@ def _bytes_from(log: int, current: str) -> int:
 
 
 def _place(name: str, log: int) -> int:
-    return int.from_bytes(read_regular(name, PLACE.stop, within=log)[PLACE], "little")
+    return int.from_bytes(read_regular(name, PLACE.stop, dir_fd=log)[PLACE], "little")
 
 
 def _place_of(name: str, size: int) -> int:

@@ -24,7 +24,7 @@ from psycopg.abc import PQGen, PQGenConn
 from controlplane import clock
 from controlplane.compute.host.accounts import is_served_by
 from controlplane.compute.host.binaries import major_at
-from controlplane.compute.host.door import port_of
+from controlplane.compute.host.listener_socket import port_of
 from controlplane.compute.host.patience import UNBOUNDED, Cancelled, check_cancelled, remaining
 from controlplane.compute.settings.configuration import PLATFORM_ROLE
 

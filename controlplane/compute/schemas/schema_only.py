@@ -279,6 +279,6 @@ def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
         return wait_while_progressing(
             lambda: process.poll() is not None,
             look,
-            still=STALL_TIMEOUT,
+            stall_timeout=STALL_TIMEOUT,
             until=time.monotonic() + MAX_DUMP_TIME,
         )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from controlplane.compute.host.door import sockets_mode
+from controlplane.compute.host.listener_socket import sockets_mode
 
 MEGABYTES_PER_CU = 4096
 RESERVED_CONNECTIONS = 7

@@ -136,7 +136,7 @@ def _replaced_place(branch_id: str, key: str) -> Path:
 
 def _refuse_slots(source: Path) -> None:
     """Slots are not copied, so a subscriber would miss what it has not received yet."""
-    with open_directory(source) as inside, open_directory("pg_replslot", within=inside) as slots:
+    with open_directory(source) as inside, open_directory("pg_replslot", dir_fd=inside) as slots:
         names = sorted({*os.listdir(slots)} - {HISTORY_SLOT, REGION_SLOT})
     if names:
         raise UpgradeRefused(

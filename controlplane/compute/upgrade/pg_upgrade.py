@@ -104,7 +104,7 @@ def run_pg_upgrade(branch_id: str, account: Account, *, before: int, to: int) ->
             in_time = wait_while_progressing(
                 lambda: process.poll() is not None,
                 _Watch(staging).look,
-                still=STALL_TIMEOUT,
+                stall_timeout=STALL_TIMEOUT,
                 until=time.monotonic() + MAX_TIME,
             )
         finally:
@@ -190,7 +190,7 @@ def _output(output: IO[bytes], data: Path) -> str:
     # A link in place of the directory is not followed.
     for _, _, names, opened in os.fwalk(data / "pg_upgrade_output.d", follow_symlinks=False):
         said += [
-            _whole_words(read_regular(name, limit, within=opened, from_end=True), limit)
+            _whole_words(read_regular(name, limit, dir_fd=opened, from_end=True), limit)
             for name in sorted(names)
             if REPORT.fullmatch(name)
         ]

@@ -126,7 +126,9 @@ class Streams:
                 count_written(endpoint.id, endpoint.branch_id)
             tell_clients(StartComputeDetails(announced=True, moving=True))
             for endpoint, stream in self._running:
-                compute.disconnect_clients(endpoint.branch_id, endpoint.id, still=LEAVE_TIMEOUT)
+                compute.disconnect_clients(
+                    endpoint.branch_id, endpoint.id, stall_timeout=LEAVE_TIMEOUT
+                )
                 stream.end_clients()
                 stream.send_new()
             for endpoint, stream in self._running:

@@ -91,7 +91,7 @@ def receive_unlogged_files(link: Link, branch_id: str) -> None:
     # One after the other only now: most of it is then one write of the filesystem's journal.
     for name in (*receiver.changed, DATA):
         with suppress(FileNotFoundError), _directory_of(place, name) as (directory, last):
-            durable.sync(last, within=directory)
+            durable.sync(last, dir_fd=directory)
 
 
 def remove_received(branch_id: str) -> None:
@@ -145,11 +145,11 @@ class _Receiver:
     def _make_directory(self, name: str) -> None:
         with _directory_of(self._staging, name) as (place, last):
             if self.is_in_place:
-                remove_tree(last, within=place)
+                remove_tree(last, dir_fd=place)
                 self.changed[name] = None
             with suppress(FileExistsError):
                 os.mkdir(last, 0o700, dir_fd=place)
-            with open_directory(last, within=place) as made:
+            with open_directory(last, dir_fd=place) as made:
                 set_owner(made, self._owner_of(name))
                 if last == "log" and not _is_data(name):
                     os.fchmod(made, 0o755)
@@ -244,7 +244,7 @@ def _directory_of(branch: Path, name: str) -> Iterator[tuple[int, str]]:
     with ExitStack() as opened:
         place = opened.enter_context(open_directory(branch))
         for part in parts[:-1]:
-            place = opened.enter_context(open_directory(part, within=place))
+            place = opened.enter_context(open_directory(part, dir_fd=place))
         yield place, path.name
 
 

@@ -49,7 +49,7 @@ def streaming(link: Link, branch_id: str, sockets: Path) -> "Iterator[Stream]":
     with (
         session(sockets, bound=CHECKPOINT_TIMEOUT) as connection,
         open_directory(data_dir(branch_id)) as data,
-        open_directory("pg_wal", within=data) as log,
+        open_directory("pg_wal", dir_fd=data) as log,
     ):
         begin_backup(connection)
         yield Stream(link, branch_id, connection, log)

@@ -26,8 +26,8 @@ from django.db.models import Exists, Max, OuterRef
 from controlplane.compute import compute
 from controlplane.compute.data.branch_data import takes_long_to_copy
 from controlplane.compute.host.accounts import is_served_by
-from controlplane.compute.host.door import port_of
 from controlplane.compute.host.filesystem import LockTimeout, lock_branches
+from controlplane.compute.host.listener_socket import port_of
 from controlplane.compute.host.patience import OutOfPatience, patience
 from controlplane.compute.host.steps import step
 from controlplane.compute.processes.session import socket_dir
@@ -263,7 +263,7 @@ def _begin_to_hold_log(branch: Branch, sockets: Path) -> int:
         retention, room = branch.project.history_retention_seconds, allowed_bytes(branch)
         chains, _ = keep(branch.id, retention, room=room)
         publish(branch.id, chains)
-    with holding_history(branch.id, within=LOCK_TIMEOUT):
+    with holding_history(branch.id, timeout=LOCK_TIMEOUT):
         chain = open_chain(branch.id)
         if chain is None:
             raise NotAttached("its history has no base copy yet")
@@ -279,7 +279,7 @@ def _attach_first(endpoint: Endpoint, hosts: list[Host]) -> str:
         try:
             ask_to_receive(row)
             walsender = standby.attach(
-                endpoint.branch_id, socket_dir(endpoint.id), row.id, within=ATTACH_TIMEOUT
+                endpoint.branch_id, socket_dir(endpoint.id), row.id, timeout=ATTACH_TIMEOUT
             )
         except Exception as error:
             failure = error

@@ -115,11 +115,11 @@ def drop_slot(sockets: Path) -> None:
         )
 
 
-def attach(branch_id: str, sockets: Path, receiver_id: str, *, within: float) -> int:
+def attach(branch_id: str, sockets: Path, receiver_id: str, *, timeout: float) -> int:
     """Wait until the receiver has all that was committed so far, then let commits wait for it.
     Returns the descriptor of its walsender (`walsender_descriptor`). Raises NotAttached,
     psycopg.Error, OSError."""
-    deadline = time.monotonic() + within
+    deadline = time.monotonic() + timeout
     with session(sockets, bound=STATEMENT_TIMEOUT) as connection:
         row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
         (flushed,) = values_of(row, str)

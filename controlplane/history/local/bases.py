@@ -111,7 +111,7 @@ def _base_in(data: Path, at: datetime, *, end: int | None = None) -> tuple[Base,
     # The copy of a running branch has the checkpoint that the copy began with.
     label = read_regular(data / "backup_label", MAX_LABEL_BYTES).decode()
     redo, lsn = positions_in(label) if label else (control.redo, control.checkpoint)
-    with open_directory(data) as inside, open_directory("pg_wal", within=inside) as log:
+    with open_directory(data) as inside, open_directory("pg_wal", dir_fd=inside) as log:
         checkpoint = record_at(log, control.timeline, lsn)
         end = end or pulling.end_of_stopped_log(data, log, since=redo)
     if checkpoint is None or end is None or end < checkpoint.end:

@@ -227,10 +227,10 @@ def history_dir(branch_id: str) -> Path:
 
 
 @contextmanager
-def holding_history(branch_id: str, *, within: float = 30.0) -> Iterator[None]:
+def holding_history(branch_id: str, *, timeout: float = 30.0) -> Iterator[None]:
     """Hold the lock of the branch's history. It may be acquired while the branch's own lock is
     held, never the other way round. Raises LockTimeout."""
-    with lock_branches(history_lock(branch_id), timeout=within):
+    with lock_branches(history_lock(branch_id), timeout=timeout):
         yield
 
 

@@ -171,7 +171,7 @@ def read_flushed(chain: Chain, branch_id: str, start: int, stop: int) -> bytes:
 def read_timeline(chain: Chain) -> str:
     """The file in the chain that tells where its timeline began; "" for the first timeline."""
     with open_directory(chain.log) as log:
-        return read_regular(timeline_file(chain.timeline), MAX_TIMELINE_BYTES, within=log).decode()
+        return read_regular(timeline_file(chain.timeline), MAX_TIMELINE_BYTES, dir_fd=log).decode()
 
 
 def drop_slot(sockets: Path) -> None:
@@ -229,7 +229,7 @@ def _open_log_directory(branch_id: str) -> Iterator[int]:
     """The descriptor of the compute's directory of log, which its account can write to."""
     with (
         open_directory(data_dir(branch_id)) as data,
-        open_directory("pg_wal", within=data) as source,
+        open_directory("pg_wal", dir_fd=data) as source,
     ):
         yield source
 
@@ -283,7 +283,7 @@ def _copy_timeline(chain: Chain, source: int, target: int) -> None:
     """Copy the file that tells where the chain's timeline began, which the first has not: Postgres
     recovers along no timeline that it does not know."""
     name = timeline_file(chain.timeline)
-    if content := read_regular(name, MAX_TIMELINE_BYTES, within=source):
+    if content := read_regular(name, MAX_TIMELINE_BYTES, dir_fd=source):
         with suppress(FileExistsError):
             file = os.open(name, NEW_FILE, 0o600, dir_fd=target)
             with os.fdopen(file, "wb") as opened:

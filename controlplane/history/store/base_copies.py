@@ -193,7 +193,7 @@ def _template(copies: Copies, chain: Chain, base: Base) -> str:
 @contextmanager
 def _base(branch_id: str, chain: Chain, base: Base, stored: StoredChain) -> Iterator[int]:
     """The base's directory. It may be removed meanwhile: then a file is missing."""
-    with holding_history(branch_id, within=LOCK_TIMEOUT):
+    with holding_history(branch_id, timeout=LOCK_TIMEOUT):
         if id_of(chain) != stored.id:
             raise FileNotFoundError("the chain is gone")
         descriptor = os.open(chain.data_of(base), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

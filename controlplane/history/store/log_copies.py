@@ -104,7 +104,7 @@ def _copy_chain(copies: Copies, branch: BranchList, chain: Chain, stored: Stored
     flushed, begin = _flushed_log(chain, branch_id), stored.end
     end = _known_end(chain, branch_id)
     while stored.end < end:
-        with holding_history(branch_id, within=LOCK_TIMEOUT):
+        with holding_history(branch_id, timeout=LOCK_TIMEOUT):
             if id_of(chain) != stored.id:
                 return
             piece = _read(chain, branch_id, stored.end, end)
@@ -150,7 +150,7 @@ def _is_same_log(branch_id: str, chain: Chain, stored: StoredChain) -> bool:
         return True
     start = stored.end - stored.tail_size
     try:
-        with holding_history(branch_id, within=LOCK_TIMEOUT):
+        with holding_history(branch_id, timeout=LOCK_TIMEOUT):
             if stored.end <= chain.copied:
                 segment = chain.log / segment_name(chain.timeline, start)
                 found = _bytes_of(segment, start, stored.end)

@@ -127,10 +127,10 @@ async def serve_when_ready(
 
     def expect_successor() -> None:
         log_to_file(host)
-        directory.expect_restart(within=settings.PROXY_HANDOVER_TIMEOUT)
+        directory.expect_restart(timeout=settings.PROXY_HANDOVER_TIMEOUT)
 
     def drain() -> None:
-        directory.expect_restart(within=RESTART_TIMEOUT)
+        directory.expect_restart(timeout=RESTART_TIMEOUT)
         proxy.drain()
 
     for number, handler in (

@@ -234,7 +234,7 @@ def suspend_compute(attempt: Attempt) -> None:
     assert isinstance(details, SuspendComputeDetails)
     only_if_idle = details.if_idle and endpoint.deleted_at is None
     if only_if_idle and _is_wanted(attempt, endpoint):
-        # Also undo what an interrupted attempt did: it may have shut the door.
+        # Also undo what an interrupted attempt did: it may have hidden the socket.
         compute.accept_clients(endpoint.id)
         return
     _held.pop(endpoint.id, None)
@@ -303,13 +303,13 @@ def _was_given_up(branch: Branch) -> bool:
 
 def _is_wanted(attempt: Attempt, endpoint: Endpoint) -> bool:
     """Return whether a client has used the endpoint since it was found idle, or wants to. If not,
-    the door is shut, so that no client can connect any more."""
+    the listener socket is hidden, so that no client can connect any more."""
     if attempt.is_awaited() or _was_used(attempt, endpoint):
         _held.pop(endpoint.id, None)
         return True
     if _awaits_pooled_client(attempt.branch.id, endpoint):
         return True
-    compute.shut_door(attempt.branch.id, endpoint.id)
+    compute.refuse_new_clients(attempt.branch.id, endpoint.id)
     return _was_used(attempt, endpoint)
 
 

@@ -78,9 +78,9 @@ def import_branch_catalog(branch: Branch, *, is_last: bool = False) -> None:
     endpoint_id = compute.running_endpoint(branch.id)
     if endpoint_id is None or branch.current_state != BranchState.READY:
         return
-    bound, within = (LAST_TIMEOUT, LAST_TIMEOUT) if is_last else (STATEMENT_TIMEOUT, LOCK_TIMEOUT)
+    bound, timeout = (LAST_TIMEOUT, LAST_TIMEOUT) if is_last else (STATEMENT_TIMEOUT, LOCK_TIMEOUT)
     with (
-        holding_catalog(branch.id, within=within),
+        holding_catalog(branch.id, timeout=timeout),
         acting_as(SQL),
         session(socket_dir(endpoint_id), bound=bound) as connection,
     ):
@@ -113,11 +113,11 @@ def is_compute_of(connection: Session, branch_id: str) -> bool:
 
 
 @contextmanager
-def holding_catalog(branch_id: str, *, within: float = LOCK_TIMEOUT) -> Iterator[None]:
+def holding_catalog(branch_id: str, *, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
     """Hold the branch's catalog lock, which everything holds that writes a reading of the branch's
     catalog to the rows or gives the pooler its roles. An older reading therefore never replaces a
     newer one. Raises LockTimeout."""
-    with lock_branches(catalog_lock(branch_id), timeout=within):
+    with lock_branches(catalog_lock(branch_id), timeout=timeout):
         try:
             yield
         finally:

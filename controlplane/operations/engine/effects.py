@@ -127,7 +127,7 @@ def go_back(operation: Operation, endpoint: Endpoint) -> None:
 def _enter_actual_state(operation: Operation, endpoint: Endpoint) -> None:
     state = EndpointState.ACTIVE if _runs(endpoint) else EndpointState.IDLE
     if state == EndpointState.ACTIVE:
-        # Its door may have been shut for a stop.
+        # Its listener socket may have been hidden for a stop.
         compute.accept_clients(endpoint.id)
     now = clock.now()
     enter(operation.project, endpoint, state, now=now, operations=[operation])

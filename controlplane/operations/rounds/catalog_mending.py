@@ -136,10 +136,14 @@ def _schedule_mending(endpoint: Endpoint) -> None:
     project_id = endpoint.project_id
     with apart(project_id), acting_as(PLATFORM), locked_project(project_id) as project:
         # Check again now that the project's lock keeps others from scheduling for it.
-        still = _endpoints_behind(project.host).filter(id=endpoint.id).first()
-        if still is None or still.__dict__["is_busy"] or still.branch_id != endpoint.branch_id:
+        current = _endpoints_behind(project.host).filter(id=endpoint.id).first()
+        if (
+            current is None
+            or current.__dict__["is_busy"]
+            or current.branch_id != endpoint.branch_id
+        ):
             return
         log.warning("catalog behind, applied again", extra={"endpoint": endpoint.id})
         # Not in the `upkeep` lane: a client may be unable to log in until then.
-        step = Step(Action.APPLY_CONFIG, branch=still.branch, endpoint=still)
+        step = Step(Action.APPLY_CONFIG, branch=current.branch, endpoint=current)
         schedule(project, [step], RequestKind.CHANGE_CATALOG)

@@ -70,8 +70,8 @@ def make_room(host: Host) -> None:
 def _remove(project_id: str, due: Q) -> None:
     with apart(project_id), acting_as(EXPIRY), locked_project(project_id) as project:
         # Somebody may have recovered it meanwhile.
-        still = Project.objects.filter(due, id=project_id, recoverable_until__isnull=False)
-        if not still.update(recoverable_until=None):
+        current = Project.objects.filter(due, id=project_id, recoverable_until__isnull=False)
+        if not current.update(recoverable_until=None):
             return
         operations = schedule(project, [Step(Action.DELETE_TENANT, holds_project=True)])
         record(project_removed(project, operations))
@@ -95,15 +95,15 @@ def _beyond_plans(kept: QuerySet[Project]) -> Iterator[str]:
             .annotate(stored=STORED_SIZE)
             .values_list("project_id", "stored")
         )
-        within, total = 0, 0
+        count, total = 0, 0
         for project_id in ids:
             total += stored.get(project_id, 0)
-            too_many = limits.deleted_projects is not None and within >= limits.deleted_projects
+            too_many = limits.deleted_projects is not None and count >= limits.deleted_projects
             too_much = limits.deleted_bytes is not None and total > limits.deleted_bytes
-            if within and (too_many or too_much):
+            if count and (too_many or too_much):
                 break
-            within += 1
-        yield from reversed(ids[within:])
+            count += 1
+        yield from reversed(ids[count:])
 
 
 def _first_to_remove(host: Host, kept: QuerySet[Project]) -> str | None:

@@ -54,7 +54,7 @@ def remove_unwanted(host: Host) -> None:
     for branch in unwanted[:BATCH_SIZE]:
         project_id = branch.project_id
         with apart(project_id), locked_project(project_id) as project:
-            still = unwanted.filter(id=branch.id).first()
-            if still is not None:
-                schedule_deletion(project, still)
-                log.info("hidden branch removed", extra={"branch": still.id})
+            current = unwanted.filter(id=branch.id).first()
+            if current is not None:
+                schedule_deletion(project, current)
+                log.info("hidden branch removed", extra={"branch": current.id})

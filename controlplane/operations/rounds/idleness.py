@@ -65,7 +65,7 @@ def suspend_idle_endpoints(host: Host) -> None:
 
     changed, samples = [], []
     for endpoint, (seen, sample) in look_at_each(
-        due, counting_silence(look), at="activity", within=LOOK_TIME
+        due, counting_silence(look), at="activity", timeout=LOOK_TIME
     ):
         if sample is not None:
             samples.append((endpoint, sample))
@@ -81,7 +81,7 @@ def suspend_idle_endpoints(host: Host) -> None:
         with left_if_busy(of_project[endpoint_id]):
             import_catalog(endpoint_id)
 
-    for _ in look_at_each(changed, read, at="catalog", within=READING_TIME):
+    for _ in look_at_each(changed, read, at="catalog", timeout=READING_TIME):
         pass
     check_silent(due)
     sampling.note(samples, now)
@@ -116,17 +116,19 @@ def _suspend_if_idle(endpoint: Endpoint, activity: datetime | None) -> None:
 def _suspend(endpoint: Endpoint, last: datetime) -> None:
     project_id = endpoint.project_id
     with apart(project_id), acting_as(IDLENESS), locked_project(project_id) as project:
-        still = (
+        current = (
             _active_endpoints(project.host).select_related("branch").filter(id=endpoint.id).first()
         )
         # The proxy records connections as they come, so there may be a new one.
-        if still is None or (still.last_active and still.last_active > last):
+        if current is None or (current.last_active and current.last_active > last):
             return
         details = SuspendComputeDetails(if_idle=True)
-        step = Step(Action.SUSPEND_COMPUTE, branch=still.branch, endpoint=still, details=details)
+        step = Step(
+            Action.SUSPEND_COMPUTE, branch=current.branch, endpoint=current, details=details
+        )
         operations = schedule(project, [step], lane=Lane.UPKEEP)
         kind = EventType.ENDPOINT_SUSPEND_REQUESTED
-        record(endpoint_requested(kind, project, still, operations))
+        record(endpoint_requested(kind, project, current, operations))
 
 
 def _active_endpoints(host: Host) -> QuerySet[Endpoint]:

@@ -30,14 +30,14 @@ def look_at_each(
     look: Callable[[str], Seen],
     *,
     at: str,
-    within: float = UNBOUNDED,
+    timeout: float = UNBOUNDED,
     waiting: float | None = None,
 ) -> Iterator[tuple[Endpoint, Seen]]:
     """Call `look` with the id of each endpoint; yield the endpoint with the result, as results come
     in.
 
     The calls run in parallel, so that a compute that hangs does not delay the others. All that one
-    call waits for may take `within` seconds together. A compute is untrusted, so `look` may raise
+    call waits for may take `timeout` seconds together. A compute is untrusted, so `look` may raise
     any exception. The endpoint is then left out, and the log says that what the caller looked `at`
     is unknown.
 
@@ -51,7 +51,7 @@ def look_at_each(
 
     def look_and_close(endpoint_id: str) -> Seen:
         try:
-            with patience(within):
+            with patience(timeout):
                 return look(endpoint_id)
         finally:
             # The pool does not get back the connection of a thread that has ended.

@@ -101,7 +101,7 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
             # Not a branch of this database. Another Perch may share the host, but never the state
             # directory.
             log.warning("stopping a compute of no branch", extra={"branch": branch_id})
-            compute.stop(branch_id, within=STOP_TIME)
+            compute.stop(branch_id, timeout=STOP_TIME)
             forget_lock(branch_id)
             return
         gone = None
@@ -141,7 +141,7 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
             fields = {"branch": branch_id, "endpoint": runs_for}
             log.warning("stopping a compute that should not run", extra=fields)
         # The pooler of a compute that died still runs, and would keep its clients waiting.
-        compute.stop(branch_id, within=STOP_TIME)
+        compute.stop(branch_id, timeout=STOP_TIME)
         if gone:
             # One that was taken over can remove every file that leads to its processes.
             compute.kill(branch_id, gone)
@@ -155,7 +155,7 @@ def stop_all_computes() -> None:
     for branch_id in compute.running_branches():
         try:
             with lock_branches(branch_id, timeout=LOST_LOCK_TIMEOUT):
-                compute.stop(branch_id, within=STOP_TIME)
+                compute.stop(branch_id, timeout=STOP_TIME)
         except (LockTimeout, StopFailed) as error:
             log.error("compute not stopped", extra={"branch": branch_id, "error": str(error)})
 
@@ -222,11 +222,11 @@ def redispatch_lost_operations(host: Host) -> None:
         if operation_id in present:
             continue
         with apart(operation_id):
-            still = (
+            current = (
                 Operation.objects.select_related("project__host")
                 .filter(id=operation_id, status__in=HANDED_OVER)
                 .first()
             )
-            if still is not None:
+            if current is not None:
                 log.warning("job lost, enqueued again", extra={"operation": operation_id})
-                enqueue_operation(still, still.project)
+                enqueue_operation(current, current.project)

@@ -75,10 +75,10 @@ def _check(endpoint: Endpoint) -> None:
         # An operation may have been scheduled meanwhile. Any operation deals with the compute.
         if Operation.objects.filter(endpoint=endpoint, status__in=UNFINISHED).exists():
             return
-        still = Endpoint.objects.select_related("branch").filter(
+        current = Endpoint.objects.select_related("branch").filter(
             id=endpoint.id, deleted_at=None, current_state=EndpointState.ACTIVE
         )
-        for found in still:
+        for found in current:
             details = CheckAvailabilityDetails(was_silent=True)
             action = Action.CHECK_AVAILABILITY
             schedule(project, [Step(action, branch=found.branch, endpoint=found, details=details)])

@@ -78,7 +78,7 @@ def measure(endpoints: Iterable[Endpoint]) -> None:
             log.info("size not told", extra={"endpoint": endpoint_id, "error": repr(error)})
             return observation.least_size(endpoint_id, branches[endpoint_id])
 
-    for endpoint, found in look_at_each(looked_at, look, at="size", within=LOOK_TIME):
+    for endpoint, found in look_at_each(looked_at, look, at="size", timeout=LOOK_TIME):
         with apart(endpoint.branch_id):
             if isinstance(found, int):
                 # No compute escapes its limit by giving no proper answer.
@@ -113,21 +113,21 @@ def _hold_to_limit(endpoint: Endpoint, sizes: Mapping[str, int | None]) -> None:
     """
     project_id = endpoint.project_id
     with apart(project_id), locked_project(project_id) as project:
-        still = _active_endpoints(project.host).filter(id=endpoint.id).first()
+        current = _active_endpoints(project.host).filter(id=endpoint.id).first()
         under_way = any(row.endpoint_id == endpoint.id for row in unfinished(project.id))
-        if still is None or still.branch_id != endpoint.branch_id or under_way:
+        if current is None or current.branch_id != endpoint.branch_id or under_way:
             return
         size = sum(filter(None, sizes.values()))
-        action = _consequence(still.branch, size)
-        Branch.objects.filter(id=still.branch_id).update(**sizes)
+        action = _consequence(current.branch, size)
+        Branch.objects.filter(id=current.branch_id).update(**sizes)
         if action:
-            fields = {"endpoint": still.id, "branch": still.branch_id, "bytes": size}
+            fields = {"endpoint": current.id, "branch": current.branch_id, "bytes": size}
             log.warning(f"size of a branch leads to {action}", extra=fields)
-            step = Step(action, branch=still.branch, endpoint=still)
+            step = Step(action, branch=current.branch, endpoint=current)
             operations = schedule(project, [step], lane=Lane.UPKEEP)
             if action == Action.SUSPEND_COMPUTE:
                 kind = EventType.ENDPOINT_SUSPEND_REQUESTED
-                record(endpoint_requested(kind, project, still, operations))
+                record(endpoint_requested(kind, project, current, operations))
 
 
 def _consequence(branch: Branch, size: int) -> Action | None:

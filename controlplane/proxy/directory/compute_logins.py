@@ -92,7 +92,7 @@ class _CatalogSession:
         values: tuple[object, ...],
         row_factory: Any,
         *,
-        within: float,
+        timeout: float,
     ) -> Any:
         """Returns the first row of the answer; None for no rows. Raises LoginUnknown.
 
@@ -103,10 +103,10 @@ class _CatalogSession:
         loop = asyncio.get_running_loop()
         if loop.time() < self.unavailable_until:
             raise LoginUnknown
-        question = (statement, values, within)
+        question = (statement, values, timeout)
         asking = self._queued.get(question)
         if asking is None:
-            deadline = loop.time() + within
+            deadline = loop.time() + timeout
             execute = partial(self._execute, statement, values, row_factory, deadline)
             answer = self._answer(question, execute, deadline)
             asking = self._queued[question] = start_unattended(answer, self._asking)
@@ -158,10 +158,10 @@ class _CatalogSession:
     async def _connect(self, deadline: float) -> _Connection:
         place = socket_dir(self.endpoint_id)
         self.mark = None
-        within = max(0.0, deadline - asyncio.get_running_loop().time())
+        timeout = max(0.0, deadline - asyncio.get_running_loop().time())
         async with asyncio.timeout_at(deadline):
             connection = await _Connection.connect(
-                **parameters(place, "postgres", bound=max(within, _ANSWER_TIMEOUT)),
+                **parameters(place, "postgres", bound=max(timeout, _ANSWER_TIMEOUT)),
                 autocommit=True,
             )
         if not is_served_by(connection.fileno(), place):
@@ -186,13 +186,13 @@ class ComputeLogins:
         self._synchronized_at: dict[str, float] = {}
 
     async def ask(
-        self, endpoint_id: str, branch_id: str, role: str, *, within: float
+        self, endpoint_id: str, branch_id: str, role: str, *, timeout: float
     ) -> RoleLogin | None:
         """Returns the role in the endpoint's running compute; None if it has no such role. Raises
         LoginUnknown if the compute does not answer within so many seconds."""
         session = self._session(endpoint_id, branch_id)
         found: RoleLogin | None = await session.ask(
-            LOGIN, (role,), class_row(RoleLogin), within=within
+            LOGIN, (role,), class_row(RoleLogin), timeout=timeout
         )
         return found
 
@@ -220,7 +220,7 @@ class ComputeLogins:
     async def _call_synchronize(self, endpoint_id: str) -> bool:
         try:
             await self._calls.call(
-                self._host.call, "import_catalog", endpoint_id, within=_SYNC_TIMEOUT
+                self._host.call, "import_catalog", endpoint_id, timeout=_SYNC_TIMEOUT
             )
         except Exception as error:
             # An error of the compute or the database; the next look tries again.
@@ -258,7 +258,7 @@ class ComputeLogins:
         if is_used:
             session.used_at = now
         try:
-            mark = await session.ask(MARK, (), scalar_row, within=_ANSWER_TIMEOUT)
+            mark = await session.ask(MARK, (), scalar_row, timeout=_ANSWER_TIMEOUT)
             if session.mark is None:
                 ask = partial(find_catalog_mark, branch_id=session.branch_id)
                 session.mark = await self._database.ask(ask)

@@ -226,10 +226,10 @@ class ServiceCalls:
         self,
         function: Callable[..., Answer],
         *arguments: str,
-        within: float,
+        timeout: float,
         account_id: str = "",
     ) -> Answer:
-        """Returns what the function returns, if it does so `within` so many seconds. A call for an
+        """Returns what the function returns, if it does so within `timeout` seconds. A call for an
         account first waits until others of the account have ended, if many are under way.
 
         No timeout of a database connection helps against a server that hangs on a unix socket, so
@@ -255,7 +255,7 @@ class ServiceCalls:
         try:
             while True:
                 with StallDetector() as standstill:
-                    await asyncio.wait([called], timeout=within)
+                    await asyncio.wait([called], timeout=timeout)
                     if called.done():
                         return called.result()
                     # After a standstill of this process, the result may be there unread.

@@ -103,7 +103,7 @@ class DatabaseDirectory:
             with contextlib.suppress(ControlPlaneUnavailable):
                 await self._traffic_reports.report()
             with contextlib.suppress(ControlPlaneUnavailable):
-                await self._calls.call(refusals.close, within=_LAST_WRITE_TIMEOUT)
+                await self._calls.call(refusals.close, timeout=_LAST_WRITE_TIMEOUT)
             self._calls.close()
             self._waker.close()
             self._compute_runs.close()
@@ -114,10 +114,10 @@ class DatabaseDirectory:
         if self._clients is not None:
             self._clients.park(endpoint_id, ENDED)
 
-    def expect_restart(self, *, within: float) -> None:
+    def expect_restart(self, *, timeout: float) -> None:
         """Lets clients wait, up to their own time limits, if the database or the worker is away in
-        the next `within` seconds: an upgrade restarts both."""
-        self._restarts_until = self._loop.time() + within
+        the next `timeout` seconds: an upgrade restarts both."""
+        self._restarts_until = self._loop.time() + timeout
 
     async def _retry_through_restart(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Returns what `ask` returns. Calls it again while what it needs is being restarted."""

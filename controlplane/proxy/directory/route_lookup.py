@@ -62,7 +62,7 @@ class RouteLookup:
             state = await self._states.find(endpoint_id)
             if state.run is None:
                 return by_row
-            row, login = await self._ask_compute(row, role, within=_BEFORE_PASSWORD_TIMEOUT)
+            row, login = await self._ask_compute(row, role, timeout=_BEFORE_PASSWORD_TIMEOUT)
         except (LoginUnknown, WakeFailed):
             return by_row  # `confirm` asks the compute again after the password
         known = is_in_rows(row, login)
@@ -102,7 +102,7 @@ class RouteLookup:
         is_same = _identity_of(row, oid) == route.identity and oid not in row.doomed
         if was_confirmed and is_same:
             return route.identity
-        row, login = await self._ask_compute(row, role, within=_AFTER_PASSWORD_TIMEOUT)
+        row, login = await self._ask_compute(row, role, timeout=_AFTER_PASSWORD_TIMEOUT)
         if not is_in_rows(row, login):
             if pooled:
                 await self._logins.synchronize(route.endpoint_id)
@@ -115,10 +115,10 @@ class RouteLookup:
         return _identity_of(row, login.oid if login else None)
 
     async def _ask_compute(
-        self, row: RouteRow, role: str, *, within: float
+        self, row: RouteRow, role: str, *, timeout: float
     ) -> tuple[RouteRow, RoleLogin | None]:
         """Returns the compute's answer, and a row that is no older. Raises LoginUnknown."""
-        ask = partial(self._logins.ask, row.endpoint_id, row.branch_id, role, within=within)
+        ask = partial(self._logins.ask, row.endpoint_id, row.branch_id, role, timeout=timeout)
         login = await ask()
         if is_older(row, login):
             self.cache.invalidate(row.endpoint_id)

@@ -182,7 +182,7 @@ class Waker:
         QuotaUsedUp, HostUnavailable, WakeFailed."""
         try:
             return await self._calls.call(
-                waking.start_for_client, endpoint_id, within=_ASK_TIMEOUT, account_id=account_id
+                waking.start_for_client, endpoint_id, timeout=_ASK_TIMEOUT, account_id=account_id
             )
         except EndpointDisabled as error:
             raise DisabledEndpointRefused from error
@@ -217,7 +217,7 @@ class Waker:
         """Returns what a function of CALLS finds, which takes no time in this process."""
         if self._host.is_here:
             return self._host.call(name, *arguments)
-        return await self._calls.call(self._host.call, name, *arguments, within=_LOOK_TIMEOUT)
+        return await self._calls.call(self._host.call, name, *arguments, timeout=_LOOK_TIMEOUT)
 
     async def _check_compute(self, endpoint_id: str, state: ComputeState) -> ComputeState:
         """Returns the endpoint's state after its compute, which did not answer, was checked."""
@@ -225,7 +225,7 @@ class Waker:
         try:
             await self._calls.call(
                 *(self._host.call, "notice_death", endpoint_id),
-                within=_DEATH_NOTICE_TIMEOUT,
+                timeout=_DEATH_NOTICE_TIMEOUT,
                 account_id=state.account_id,
             )
         except LockTimeout:
@@ -247,7 +247,7 @@ class Waker:
             call = partial(self._host.call, "start_pooler", endpoint_id, state.branch_id)
             try:
                 found = await self._calls.call(
-                    call, within=_POOLER_TIMEOUT, account_id=state.account_id
+                    call, timeout=_POOLER_TIMEOUT, account_id=state.account_id
                 )
                 version = (found[0], found[1])
             except (PoolerUnavailable, LockTimeout) as error:

@@ -241,7 +241,7 @@ class Queries:
             return await self.pool.take(key, address, open_one)
 
         with _abandoned_on_disconnect(caller):
-            places = await self.pool.enter(key, within=self._settings.wake_timeout)
+            places = await self.pool.enter(key, timeout=self._settings.wake_timeout)
         try:
             session = await caller.connect_to_compute(destination, connect)
             try:

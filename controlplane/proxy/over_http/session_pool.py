@@ -62,12 +62,12 @@ class SessionPool:
         """Returns the number of idle sessions."""
         return len(self._idle)
 
-    async def enter(self, key: SessionKey, *, within: float) -> asyncio.Semaphore:
-        """Waits up to `within` seconds for a place to use one session of the key. Returns the
+    async def enter(self, key: SessionKey, *, timeout: float) -> asyncio.Semaphore:
+        """Waits up to `timeout` seconds for a place to use one session of the key. Returns the
         key's places, whose `release` gives it back. Raises SessionsTaken."""
         places = self._places.setdefault(key, asyncio.Semaphore(MAX_SESSIONS))
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(timeout):
                 await places.acquire()
         except TimeoutError:
             raise SessionsTaken from None

@@ -175,9 +175,9 @@ def test_a_stopped_proxy_does_not_keep_a_compute_active(drowsy: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_suspend_that_is_abandoned_leaves_the_door_open(drowsy: Place) -> None:
-    """The worker dies while the door is shut. Its job is repeated, and meanwhile a client has
-    come."""
+def test_a_suspend_that_is_abandoned_restores_the_listener_socket(drowsy: Place) -> None:
+    """The worker dies while the listener socket is hidden. Its job is repeated, and
+    meanwhile a client has come."""
     with locked(drowsy.stack, f"catalog-{drowsy.branch_id}"):
         wait_for(lambda: is_being_stopped(drowsy), "the worker to stop the compute")
         with pytest.raises(FileNotFoundError), socket.socket(socket.AF_UNIX) as late:

@@ -52,11 +52,11 @@ def running(*command: str, **options: Any) -> Iterator["subprocess.Popen[bytes]"
             child.kill()
 
 
-def ends(act: Callable[[], object], *, within: float = 20) -> bool:
+def ends(act: Callable[[], object], *, timeout: float = 20) -> bool:
     """Whether the call returns in time; it may hang for good."""
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
-    thread.join(within)
+    thread.join(timeout)
     return not thread.is_alive()
 
 
@@ -70,7 +70,7 @@ def test_a_stop_has_a_bound_whatever_progress_there_seems_to_be(
         found = psutil.Process(child.pid)
         monkeypatch.setattr(process, "running_postmaster", lambda data: found)
         monkeypatch.setattr(process, "end_processes_in", killed.append)
-        assert ends(lambda: process.stop_postgres(tmp_path, within=0.5), within=5)
+        assert ends(lambda: process.stop_postgres(tmp_path, timeout=0.5), timeout=5)
     assert killed == [tmp_path]
 
 
@@ -99,7 +99,7 @@ def test_pooled_clients_that_leave_one_by_one_are_not_waited_for_without_end(
     monkeypatch.setattr(pooler, "MAX_LEAVE_TIME", 0.3)
     left = iter(range(5000, 0, -1))
     monkeypatch.setattr(pooler, "client_counts", lambda: Counter({tmp_path: next(left)}))
-    assert not pooler.wait_until_left(tmp_path, still=1)
+    assert not pooler.wait_until_left(tmp_path, stall_timeout=1)
     assert next(left) > 4900
 
 

@@ -23,7 +23,7 @@ from controlplane.compute import compute, observation, pooler, workshop
 from controlplane.compute.catalog.reading import Wanted, is_verifier, read_catalog, read_mark
 from controlplane.compute.data import outbound
 from controlplane.compute.data.branch_data import data_dir
-from controlplane.compute.host import door
+from controlplane.compute.host import listener_socket
 from controlplane.compute.host.accounts import account_of, shared_account
 from controlplane.compute.host.filesystem import lock_branches, remove_tree
 from controlplane.compute.host.foreign_files import MAX_PROCESS_FILE_BYTES, read_regular
@@ -210,16 +210,18 @@ def test_a_socket_whose_name_has_a_line_break_is_not_counted_as_a_connection(
     """The kernel lists sockets by their names, including line breaks."""
     place = tmp_path.relative_to("/")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
-        forged = f"x\n0: 2 0 0 1 03 9 /{place.parts[0]}/ep-other/{door.SOCKET}"
+        forged = f"x\n0: 2 0 0 1 03 9 /{place.parts[0]}/ep-other/{listener_socket.SOCKET}"
         client.bind(f"\0{forged}")
-        assert door.connections_to(door.SOCKET).count(Path("/tmp/ep-other")) == 0
-        listener.bind(str(tmp_path / door.SOCKET))
+        assert (
+            listener_socket.connections_to(listener_socket.SOCKET).count(Path("/tmp/ep-other")) == 0
+        )
+        listener.bind(str(tmp_path / listener_socket.SOCKET))
         listener.listen()
-        assert door.connections_to(door.SOCKET).count(tmp_path) == 0
-        client.connect(str(tmp_path / door.SOCKET))
-        assert door.connections_to(door.SOCKET).count(tmp_path) == 1
+        assert listener_socket.connections_to(listener_socket.SOCKET).count(tmp_path) == 0
+        client.connect(str(tmp_path / listener_socket.SOCKET))
+        assert listener_socket.connections_to(listener_socket.SOCKET).count(tmp_path) == 1
         with listener.accept()[0]:
-            assert door.connections_to(door.SOCKET).count(tmp_path) == 1
+            assert listener_socket.connections_to(listener_socket.SOCKET).count(tmp_path) == 1
 
 
 def looked(*, last: bytes = b"2026-01-01 00:00:00+00", active: bytes = b"1") -> bytes:

@@ -18,7 +18,7 @@ import pytest
 from controlplane.compute import compute, pooler
 from controlplane.compute.data.branch_data import branch_dir
 from controlplane.compute.host.accounts import account_of, set_owner
-from controlplane.compute.host.door import SOCKET
+from controlplane.compute.host.listener_socket import SOCKET
 from controlplane.compute.processes import process
 from controlplane.compute.processes.occupants import (
     is_alive,

@@ -13,7 +13,7 @@ import pytest
 
 from controlplane.compute.data.relaying import PREFIX, relay_directory
 from controlplane.compute.host.accounts import Account
-from controlplane.compute.host.door import SOCKET
+from controlplane.compute.host.listener_socket import SOCKET
 from tests.support.stack import new_directory
 
 US = Account(os.geteuid(), os.getegid())

@@ -16,7 +16,7 @@ from controlplane.operations.details import SuspendComputeDetails
 def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The list of branches whose compute was stopped. Its pooled clients never leave."""
     branches: list[str] = []
-    for name in ("shut_door", "accept_clients", "disconnect_clients"):
+    for name in ("refuse_new_clients", "accept_clients", "disconnect_clients"):
         monkeypatch.setattr(compute, name, lambda *ids: None)
     monkeypatch.setattr(compute, "disconnect_pooled_clients", lambda *ids: False)
     monkeypatch.setattr(compute, "running_endpoint", lambda branch_id: None)

@@ -131,7 +131,7 @@ class SlowLine(_CatalogSession):
         return number
 
     def login(self, role: str) -> "asyncio.Task[int]":
-        return asyncio.ensure_future(self.ask("SELECT %s", (role,), None, within=5.0))
+        return asyncio.ensure_future(self.ask("SELECT %s", (role,), None, timeout=5.0))
 
 
 async def turns() -> None:

@@ -235,7 +235,7 @@ def test_a_reader_that_does_not_read_is_disconnected() -> None:
     assert not reader.has_ended
     reader.give(Position(2, 0), b"")
     assert reader.has_ended
-    assert list(reader.take(within=0)) == []
+    assert list(reader.take(timeout=0)) == []
 
 
 def of_transaction(event: Event, number: int) -> Event:

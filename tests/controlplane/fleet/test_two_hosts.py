@@ -16,7 +16,7 @@ import psycopg
 import pytest
 import requests
 
-from controlplane.compute.host.door import SOCKET
+from controlplane.compute.host.listener_socket import SOCKET
 from controlplane.compute.settings.configuration import PLATFORM_ROLE
 from controlplane.fleet.messages import Link, MoveRefused
 from controlplane.fleet.receivers import log_carrier

@@ -252,7 +252,7 @@ def test_a_cancelled_creation_leaves_nothing_and_can_be_done_again(
     staging = branches / f".{branch_id}"
     wait_for(lambda: UNDER_WAY[part](staging), part)
     assert [one["status"] for one in cancel(project, create)] == ["cancelling"]
-    assert ended(project, create, within=SOON)["status"] == "cancelled"
+    assert ended(project, create, timeout=SOON)["status"] == "cancelled"
     assert not staging.exists()
     assert not (branches / branch_id).exists()
     assert not list(project.stack.state_dir.glob(f"sockets/*{branch_id}*"))

@@ -78,7 +78,7 @@ def test_a_start_that_hangs(project: Project) -> None:
         (cancelling,) = cancel(project, start)
         assert cancelling["status"] == "cancelling"
         assert "pending_state" not in project.endpoint()
-        cancelled = ended(project, start, within=SOON)
+        cancelled = ended(project, start, timeout=SOON)
         print(f"cancelled after {time.monotonic() - began:.2f} s")
         assert cancelled["status"] == "cancelled"
         assert cancelled["error"] == 'cancelled by the API key "tests"'
@@ -99,7 +99,7 @@ def test_an_attempt_that_waits_for_its_retry(project: Project) -> None:
     # The pauses grow: the last is the longest.
     wait_for(lambda: project.operation(start["id"])["failures_count"] >= 2, "failed attempts")
     cancel(project, start)
-    cancelled = ended(project, start, within=SOON)
+    cancelled = ended(project, start, timeout=SOON)
     assert cancelled["status"] == "cancelled"
     assert "retry_at" not in cancelled
     kept.rename(control)
@@ -129,7 +129,7 @@ def test_a_long_copy(project: Project, whole: bool) -> None:
         )
         assert answer[1]["not_run_because"] == create["id"]
         # A request that waits for the last operation of a chain waits for all of them.
-        assert ended(project, made["operations"][1], within=SOON)["status"] == "cancelled"
+        assert ended(project, made["operations"][1], timeout=SOON)["status"] == "cancelled"
         assert project.operation(create["id"])["status"] == "cancelled"
         last = project.operation(made["operations"][1]["id"])
         assert last["not_run_because"] == create["id"]
@@ -220,7 +220,7 @@ def test_settings_that_are_partly_applied(project: Project) -> None:
         wait_for(lambda: client.execute(waiting).fetchone() == (1,), "a session that waits")
         assert project.sql("SHOW work_mem") == [("7MB",)]
         assert told(cancel(project, apply)) == [("apply_config", "cancelling")]
-        assert ended(project, apply, within=SOON)["status"] == "cancelled"
+        assert ended(project, apply, timeout=SOON)["status"] == "cancelled"
         # The waiting session in the compute has ended as well.
         assert client.execute(waiting).fetchone() == (0,)
     assert project.endpoint()["current_state"] == "active"
@@ -324,7 +324,7 @@ def test_an_availability_check(project: Project) -> None:
         check = project.operations()[0]
         postmaster = starting(project)
         cancel(project, check)
-        assert ended(project, check, within=SOON)["status"] == "cancelled"
+        assert ended(project, check, timeout=SOON)["status"] == "cancelled"
         assert not is_alive(postmaster)
     assert project.endpoint()["current_state"] == "idle"
     (again,) = retry(project, check)
@@ -369,7 +369,7 @@ def test_many_simultaneous_cancels(project: Project) -> None:
             )
         assert {answer.status_code for answer in answers} == {200}
         assert {row["id"] for a in answers for row in a.json()["operations"]} == {start["id"]}
-        assert ended(project, start, within=SOON)["status"] == "cancelled"
+        assert ended(project, start, timeout=SOON)["status"] == "cancelled"
     project.start()
 
 

@@ -41,7 +41,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> l
     found: list[str] = []
     running = {GUILTY: "ep-guilty", INNOCENT: "ep-innocent"}
     monkeypatch.setattr(compute, "running_branches", lambda: running)
-    monkeypatch.setattr(compute, "stop", lambda branch_id, *, within: found.append(branch_id))
+    monkeypatch.setattr(compute, "stop", lambda branch_id, *, timeout: found.append(branch_id))
     monkeypatch.setattr(disk, "host_space", lambda: NEARLY_FULL)
     monkeypatch.setattr(disk, "make_room", lambda: None)
     (tmp_path / "locks").mkdir()

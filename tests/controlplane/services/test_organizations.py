@@ -126,6 +126,6 @@ class TestTimeout:
         with connection.connection.__class__.connect(connection.connection.info.dsn) as other:
             other.execute("LOCK TABLE controlplane_project IN ACCESS EXCLUSIVE MODE")
             with pytest.raises(OperationalError, match="statement timeout"):
-                list_projects(account, after=None, limit=10, within=0.1)
+                list_projects(account, after=None, limit=10, timeout=0.1)
             response = api.get("/api/v2/projects?timeout=100")
             assert response.status_code == 503

@@ -244,7 +244,7 @@ def test_a_look_whose_answers_come_slowly_is_given_up() -> None:
         return endpoint_id
 
     endpoints, began = [Endpoint(id="ep-slow"), Endpoint(id="ep-quick")], time.monotonic()
-    assert [seen for _, seen in look_at_each(endpoints, look, at="size", within=0.3)] == [
+    assert [seen for _, seen in look_at_each(endpoints, look, at="size", timeout=0.3)] == [
         "ep-quick"
     ]
     assert time.monotonic() - began < 3

@@ -40,8 +40,8 @@ def private() -> Iterator[Receiver]:
         yield made
 
 
-def posted(url: str, *, within: float = 5.0) -> Outcome:
-    return post(url, {"webhook-id": "evt-1"}, BODY, within=within)
+def posted(url: str, *, timeout: float = 5.0) -> Outcome:
+    return post(url, {"webhook-id": "evt-1"}, BODY, timeout=timeout)
 
 
 def test_what_the_receiver_gets(receiver: Receiver) -> None:
@@ -162,7 +162,7 @@ class TestLimits:
 
     def test_a_receiver_that_hangs(self, receiver: Receiver) -> None:
         receiver.answers = lambda message: None
-        outcome = posted(receiver.url, within=0.3)
+        outcome = posted(receiver.url, timeout=0.3)
         assert (outcome.error, outcome.status) == ("no answer within 0.3 seconds", None)
         assert outcome.duration < 2
 
@@ -174,7 +174,7 @@ class TestLimits:
     ) -> None:
         receiver.answers = lambda message: None
         receiver.holds = lambda connection: drip(receiver, connection, beginning, b"x: y\r\n")
-        outcome = posted(receiver.url, within=0.5)
+        outcome = posted(receiver.url, timeout=0.5)
         assert outcome.duration < 2
         assert outcome.status is None
         assert outcome.error
@@ -186,7 +186,7 @@ class TestLimits:
         head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
         receiver.answers = lambda message: None
         receiver.holds = lambda connection: drip(receiver, connection, head, b"z")
-        outcome = posted(receiver.url, within=20)
+        outcome = posted(receiver.url, timeout=20)
         assert outcome.duration < 3
         assert (outcome.error, outcome.status) == ("", 200)
         assert set(outcome.body) == set(b"z")
@@ -253,7 +253,7 @@ class TestLimits:
 
         def attempt() -> None:
             try:
-                posted(receiver.url, within=60)
+                posted(receiver.url, timeout=60)
             except lines.BrokenOff as error:
                 broken_off.append(error)
 
@@ -310,7 +310,7 @@ class TestTls:
 
     def test_a_handshake_that_does_not_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            outcome = posted(f"https://127.0.0.1:{silent.getsockname()[1]}/", within=0.3)
+            outcome = posted(f"https://127.0.0.1:{silent.getsockname()[1]}/", timeout=0.3)
         assert outcome.duration < 2
         assert outcome.error == "no answer within 0.3 seconds"
 

@@ -146,12 +146,12 @@ def test_the_calls_of_an_account_leave_threads_to_others(monkeypatch: pytest.Mon
     async def go() -> str:
         calls = ServiceCalls()
         stuck = [
-            asyncio.create_task(calls.call(freed.wait, within=0.05, account_id="one"))
+            asyncio.create_task(calls.call(freed.wait, timeout=0.05, account_id="one"))
             for _ in range(40)
         ]
         await asyncio.sleep(0.2)
         try:
-            answer = await calls.call(str, "served", within=1, account_id="other")
+            answer = await calls.call(str, "served", timeout=1, account_id="other")
         finally:
             freed.set()
         ended = await asyncio.gather(*stuck, return_exceptions=True)

@@ -1,5 +1,5 @@
 """The listener socket of a compute or a pooler. Before the compute is stopped, its socket is
-renamed to a name that only the platform uses (`session.parameters`): the door is shut.
+renamed to a name that only the platform uses (`session.parameters`): it is hidden.
 
 Connecting to a path is one atomic step of the kernel, so this needs no agreement with the clients.
 A connection made before the rename can be seen (`connections_to`), however slowly it goes on. A
@@ -20,9 +20,9 @@ from controlplane.compute.host.accounts import Account, set_owner, sockets_accou
 from controlplane.compute.host.tree import open_directory
 from controlplane.process_accounts import in_use
 
-PORT, SHUT_PORT = 5432, 5433  # only part of the socket's name
+PORT, HIDDEN_PORT = 5432, 5433  # only part of the socket's name
 SOCKET = f".s.PGSQL.{PORT}"
-SHUT = f".s.PGSQL.{SHUT_PORT}"
+HIDDEN_SOCKET = f".s.PGSQL.{HIDDEN_PORT}"
 # A line of /proc/net/unix for a connection that was or was not accepted yet: Num RefCount Protocol
 # Flags Type St Inode Path; for an accepted one, Path is the listener's. The kernel writes paths
 # unescaped, line breaks included, so any process can forge a line by naming a socket. A name has
@@ -68,26 +68,26 @@ def let_proxy_in(socket_dir: Path, files: Collection[str]) -> None:
                     os.close(file)
 
 
-def shut(socket_dir: Path) -> None:
+def hide(socket_dir: Path) -> None:
     """Rename the socket, so that only the platform can connect. The caller holds the branch's
     lock."""
     with suppress(OSError):
-        (socket_dir / SOCKET).rename(socket_dir / SHUT)
+        (socket_dir / SOCKET).rename(socket_dir / HIDDEN_SOCKET)
 
 
-def reopen(socket_dir: Path) -> None:
-    """Undo `shut`, if it was done. The caller holds the branch's lock."""
+def restore(socket_dir: Path) -> None:
+    """Undo `hide`, if it was done. The caller holds the branch's lock."""
     # Never over the socket of a later run, beside which an earlier run's may have been left.
     if not os.path.lexists(socket_dir / SOCKET):
         with suppress(OSError):
-            (socket_dir / SHUT).rename(socket_dir / SOCKET)
+            (socket_dir / HIDDEN_SOCKET).rename(socket_dir / SOCKET)
 
 
 def port_of(socket_dir: Path) -> int:
     """The port in the name by which the platform finds the socket now."""
-    if os.path.lexists(socket_dir / SOCKET) or not os.path.lexists(socket_dir / SHUT):
+    if os.path.lexists(socket_dir / SOCKET) or not os.path.lexists(socket_dir / HIDDEN_SOCKET):
         return PORT
-    return SHUT_PORT
+    return HIDDEN_PORT
 
 
 def connections_to(socket_name: str) -> list[Path]:
