@@ -3,14 +3,13 @@ have authenticated. A message is an object in JSON, or some bytes of a file."""
 
 import json
 import os
-import select
 import socket
 import time
 from collections import deque
 from contextlib import suppress
 from typing import Any
 
-from controlplane.compute.host.patience import remaining, report_progress
+from controlplane.compute.host.patience import readable, remaining, report_progress
 
 # Bytes of the longest message, and of those of files.
 MAX_MESSAGE_BYTES = 1 << 20
@@ -177,4 +176,4 @@ class Link:
         pending = getattr(self._connection, "pending", None)
         if pending and pending():
             return True
-        return bool(select.select([self._connection], [], [], timeout)[0])
+        return bool(readable(self._connection, timeout=timeout))

@@ -6,7 +6,6 @@ a compute under the branch's account, because its answers are untrusted, gets a 
 """
 
 import secrets
-import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from controlplane.compute.data.branch_data import grant_access
 from controlplane.compute.host.accounts import Account, is_served_by, own_account, set_owner
 from controlplane.compute.host.filesystem import remove_tree
 from controlplane.compute.host.listener_socket import SOCKET, port_of
+from controlplane.compute.host.patience import readable
 
 PREFIX = "relay-"
 _CHUNK_SIZE = 256 << 10
@@ -81,7 +81,7 @@ def _relay_one(sockets: list[socket.socket], compute: Path) -> None:
             if not is_served_by(server, compute):
                 return
             while True:
-                for source in select.select([client, server], [], [])[0]:
+                for source in readable(client, server):
                     data = source.recv(_CHUNK_SIZE)
                     if not data:
                         return

@@ -14,14 +14,24 @@ The bound is held in a context variable. So it belongs to the thread that works,
 passed through every call between the engine and the wait.
 """
 
+import math
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 UNBOUNDED = float("inf")
+
+
+class HasDescriptor(Protocol):
+    def fileno(self) -> int: ...
+
+
+Readable = TypeVar("Readable", bound=int | HasDescriptor)
 
 
 class OutOfPatience(Exception):
@@ -108,3 +118,16 @@ def report_progress() -> None:
     if held is not None:
         remaining()
         held.deadline = time.monotonic() + held.bound
+
+
+def readable(*sources: Readable, timeout: float | None = None) -> list[Readable]:
+    """Wait up to `timeout` seconds, or for ever, and return the sources that can be read now, also
+    those that have ended. Unlike `select.select`, it works with more than 1,023 open files."""
+    poll = select.poll()
+    by_descriptor = {}
+    for source in sources:
+        descriptor = source if isinstance(source, int) else source.fileno()
+        by_descriptor[descriptor] = source
+        poll.register(descriptor, select.POLLIN)
+    ready = poll.poll(None if timeout is None else math.ceil(timeout * 1000))
+    return [by_descriptor[descriptor] for descriptor, _ in ready]

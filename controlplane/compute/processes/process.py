@@ -7,7 +7,6 @@ worker finds a Postgres that another worker started.
 import logging
 import os
 import re
-import select
 import signal
 import subprocess
 import time
@@ -23,7 +22,7 @@ from controlplane.compute.host.binaries import bin_for
 from controlplane.compute.host.foreign_files import read_regular, remove_from
 from controlplane.compute.host.listener_socket import HIDDEN_SOCKET, SOCKET
 from controlplane.compute.host.logs import flush_log, open_log
-from controlplane.compute.host.patience import check_cancelled, remaining
+from controlplane.compute.host.patience import check_cancelled, readable, remaining
 from controlplane.compute.host.progress import (
     Movement,
     Watch,
@@ -329,7 +328,7 @@ def _errors_within(bound: float, check: "subprocess.Popen[bytes]") -> str:
     assert check.stderr is not None
     while time.monotonic() < deadline:
         check_cancelled()
-        if select.select([check.stderr], [], [], CANCEL_CHECK_INTERVAL)[0]:
+        if readable(check.stderr, timeout=CANCEL_CHECK_INTERVAL):
             part = os.read(check.stderr.fileno(), 1 << 16)
             words += part[: MAX_CHECK_BYTES - len(words)]
             if not part:

@@ -201,6 +201,8 @@ def session(
         | {"client_encoding": client_encoding}
         | others,
         autocommit=True,
+        # Code of clients that the session evaluates could replace a prepared statement.
+        prepare_threshold=None,
         connect_timeout=max(MIN_CONNECT_TIMEOUT, round(min(bound, remaining()))),
     )
     connection.bound = bound

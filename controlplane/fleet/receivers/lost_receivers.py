@@ -12,7 +12,6 @@ Neither holds the branch's lock, as its holder may wait for a commit.
 
 import logging
 import os
-import select
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ import psycopg
 from django.db import close_old_connections
 
 from controlplane.compute import compute
+from controlplane.compute.host.patience import readable
 from controlplane.compute.processes.session import session, socket_dir
 from controlplane.fleet.receivers import standby
 from controlplane.fleet.receivers.second_hosts import note_lost
@@ -179,6 +179,6 @@ def _go_on_without(branch_id: str, endpoint_id: str, receiver_id: str) -> None:
 def _ends(walsender: int) -> bool:
     """Wait for the end of the process with this descriptor, and close that."""
     try:
-        return bool(select.select([walsender], [], [], END_TIMEOUT)[0])
+        return bool(readable(walsender, timeout=END_TIMEOUT))
     finally:
         os.close(walsender)

@@ -7,7 +7,6 @@ waits for a receiver which is gone would wait for ever, whatever its `statement_
 
 import os
 import re
-import select
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from psycopg import sql
 
 from controlplane.compute.data.branch_data import branch_dir, data_dir, write_branch_file
 from controlplane.compute.host.filesystem import lock_branches, standby_lock
-from controlplane.compute.host.patience import check_cancelled
+from controlplane.compute.host.patience import check_cancelled, readable
 from controlplane.compute.host.wal import parse_lsn, segment_start
 from controlplane.compute.processes.process import reload_postgres
 from controlplane.compute.processes.session import Session, session, values_of
@@ -139,7 +138,7 @@ def walsender_descriptor(sockets: Path, receiver_id: str) -> int | None:
 
 def has_ended(walsender: int) -> bool:
     """Whether the process with this descriptor has ended."""
-    return bool(select.select([walsender], [], [], 0)[0])
+    return bool(readable(walsender, timeout=0))
 
 
 def _wait(

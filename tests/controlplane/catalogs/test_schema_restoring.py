@@ -300,6 +300,33 @@ def test_evaluated_code_does_not_change_how_the_next_definition_is_read(
     assert server.as_text() == before
 
 
+def test_evaluated_code_replaces_no_prepared_statement_of_the_platform(server: Server) -> None:
+    """The driver prepares what it executes often, and a session's statements are its own code's
+    too: one that stood for RESET ALL could be another."""
+    with server.connect(NAME) as inside:
+        inside.execute("SET ROLE neondb_owner")
+        inside.execute(
+            "CREATE SCHEMA m; CREATE FUNCTION m.lower(text) RETURNS text LANGUAGE sql IMMUTABLE"
+            " AS $$ SELECT 'evil' $$;"
+            "CREATE FUNCTION m.trap(text) RETURNS boolean LANGUAGE plpgsql AS $$"
+            " DECLARE found text; BEGIN IF session_user ~ '^perch_restorer' THEN"
+            " FOR found IN SELECT name FROM pg_prepared_statements LOOP"
+            " EXECUTE format('DEALLOCATE %I', found);"
+            " EXECUTE format('PREPARE %I AS SELECT 1', found);"
+            " END LOOP; PERFORM set_config('search_path', 'm, pg_catalog', false);"
+            " END IF; RETURN true; END $$;"
+            "CREATE DOMAIN m.d AS text CHECK (m.trap(VALUE))"
+        )
+        for number in range(10):
+            inside.execute(f"CREATE TABLE m.a{number} (c m.d[] DEFAULT '{{x}}'::m.d[])".encode())
+        inside.execute(
+            "CREATE SCHEMA n; CREATE VIEW n.seen AS SELECT pg_catalog.lower('ABC'::text)"
+        )
+    before = server.as_text()
+    server.copy()
+    assert server.as_text() == before
+
+
 def test_a_session_is_the_platforms_whatever_a_database_has_set(server: Server) -> None:
     with server.connect() as outside:
         for name in ("session_authorization", "role"):

@@ -5,13 +5,15 @@ The computes here are started in this process, without the service.
 """
 
 import os
+import resource
 import signal
+import socket
 import subprocess
 import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -20,7 +22,7 @@ import pytest
 from controlplane.compute import compute
 from controlplane.compute.host.accounts import account_of, running_as, set_owner
 from controlplane.compute.host.binaries import postgres_bin
-from controlplane.compute.host.patience import OutOfPatience, patience
+from controlplane.compute.host.patience import OutOfPatience, patience, readable
 from controlplane.compute.host.steps import Step, recording
 from controlplane.compute.processes import process
 from controlplane.compute.processes.limits import CGROUPS
@@ -218,3 +220,30 @@ def _state_of(branch: Path) -> str:
     ).stdout
     (line,) = [line for line in told.splitlines() if line.startswith("Database cluster state")]
     return line.partition(":")[2].strip()
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """More open files than `select` can wait for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(2048, hard)), hard))
+    with ExitStack() as opened:
+        for _ in range(1030):
+            opened.enter_context(open(os.devnull))
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_waits_work_with_many_open_files(many_files: None) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert readable(ours, theirs, timeout=0.01) == []
+        theirs.sendall(b"x")
+        assert readable(ours, theirs) == [ours]
+        theirs.close()
+        assert readable(ours.fileno(), timeout=0) == [ours.fileno()]
+
+
+def test_settings_are_checked_with_many_open_files(many_files: None, branch: Path) -> None:
+    data = branch / "data"
+    assert process.check_configuration(data, data / "postgresql.conf") is None
