@@ -100,8 +100,8 @@ def processes_by_number() -> Mapping[int, list[int]]:
 
 def unlinked_bytes(pids: Collection[int], *, at: Path) -> tuple[int, bool]:
     """Bytes that the processes keep on the disk of `at` in files that no directory has any more,
-    and whether these are all: files that are only mapped, or that wait in a socket, cannot be
-    measured, and there may be more than there is time for."""
+    and whether these are all: files that wait in a socket cannot be measured, nor, unless Perch
+    runs as root, files that are only mapped, and there may be more than there is time for."""
     device, until = at.stat().st_dev, time.monotonic() + MAX_UNLINKED_SECONDS
     found, is_all = dict[int, int](), True
     for inode, size in chain.from_iterable(_unlinked_files(pid, device) for pid in pids):
@@ -135,10 +135,17 @@ def _unlinked_files(pid: int, device: int) -> Iterator[tuple[int, int | None]]:
         with suppress(OSError), open(f"{thread}/maps", "rb") as maps:
             for line in maps:
                 if line.endswith(b" (deleted)\n"):
-                    _, _, _, disk, number, _ = line.split(None, 5)
-                    major, minor = (int(part, 16) for part in disk.split(b":"))
-                    if os.makedev(major, minor) == device:
-                        yield int(number), None
+                    area, _, _, disk, number, _ = line.split(None, 5)
+                    try:
+                        # Only root may look at it. The name of the area has no leading zeros.
+                        begin, end = (int(part, 16) for part in area.split(b"-"))
+                        status = os.stat(f"/proc/{pid}/map_files/{begin:x}-{end:x}")
+                        if status.st_dev == device and status.st_nlink == 0:
+                            yield status.st_ino, status.st_blocks * 512
+                    except OSError:
+                        major, minor = (int(part, 16) for part in disk.split(b":"))
+                        if os.makedev(major, minor) == device:
+                            yield int(number), None
 
 
 def _entries(place: str) -> Iterator[str]:

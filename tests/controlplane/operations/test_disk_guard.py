@@ -158,7 +158,9 @@ def test_deleted_files_that_are_only_mapped_or_sent_are_noticed(tmp_path: Path) 
     mapped = libc.mmap(None, 4096, 1, 1, file, 0)
     assert unlinked_bytes(own, at=tmp_path) == (MIB, True)
     os.close(file)
-    assert unlinked_bytes(own, at=tmp_path) == (0, False)
+    # A library that an upgrade has replaced is such a file too.
+    expected = (MIB, True) if os.geteuid() == 0 else (0, False)
+    assert unlinked_bytes(own, at=tmp_path) == expected
     libc.munmap(ctypes.c_void_p(mapped), ctypes.c_size_t(4096))
     file = unlinked(tmp_path)
     left, right = socket.socketpair()
