@@ -8,7 +8,6 @@ missing. A table left by a killed service affects nothing else; once its state d
 the next start of any Perch on the host removes it.
 """
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -26,7 +25,12 @@ from django.conf import settings
 from controlplane.address_ranges import NOT_PUBLIC_4, NOT_PUBLIC_6, PUBLIC_6
 from controlplane.compute.data.branch_data import branch_dir
 from controlplane.compute.host.account_numbers import directories_by_number
-from controlplane.compute.host.accounts import account_of, account_range, shared_account
+from controlplane.compute.host.accounts import (
+    account_of,
+    account_range,
+    locked_directory,
+    shared_account,
+)
 from controlplane.process_accounts import acts_as_root, passing_capabilities
 
 # Lists the tables of this host: links named after the tables, to their state directories.
@@ -200,18 +204,13 @@ def _table_exists() -> bool:
 
 def _register_and_tidy() -> None:
     """List the table for this state directory, and remove tables whose state directory is gone."""
-    TABLES.mkdir(mode=0o755, parents=True, exist_ok=True)
-    descriptor = os.open(TABLES, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with locked_directory(TABLES):
         for note in TABLES.iterdir():
             if not note.readlink().is_dir():
                 _nft("delete", "table", "inet", note.name)
                 note.unlink()
         if not (TABLES / _table()).is_symlink():
             (TABLES / _table()).symlink_to(settings.STATE_DIR)
-    finally:
-        os.close(descriptor)
 
 
 def _table() -> str:

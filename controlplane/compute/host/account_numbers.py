@@ -7,14 +7,13 @@ after the number, to the `branches` directory that has it. A note is valid while
 that group is there, so notes need not be removed.
 """
 
-import fcntl
 import os
 import re
 import secrets
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from controlplane.compute.host.accounts import (
     Account,
     AccountUnusable,
     account_range,
+    locked_directory,
     shared_account,
 )
 from controlplane.compute.host.foreign_files import process_file
@@ -170,20 +170,13 @@ def _user_ids(pid: str) -> set[int]:
 def _claims() -> Iterator[Path | None]:
     """Hold the lock on the host's notes; yields their directory. Yields None if this host does not
     let us write there: then this Perch is taken for the only one."""
-    try:
-        # Accessible to us alone: a process that can open a directory can lock it and block others.
-        CLAIMS.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(CLAIMS, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        yield None
-        return
-    try:
-        with suppress(OSError):
-            os.fchmod(descriptor, 0o700)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield CLAIMS
-    finally:
-        os.close(descriptor)
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked_directory(CLAIMS))
+        except OSError:
+            yield None
+        else:
+            yield CLAIMS
 
 
 def _claim(claims: Path | None, number: int, branches: Path) -> bool:

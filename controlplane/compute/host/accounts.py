@@ -48,6 +48,8 @@ MAX_FILES = 4096
 SERVICE_ACCOUNT = "perch"
 # Runs pg_upgrade, for one branch at a time: like initdb it needs an account with a name.
 UPGRADE_ACCOUNT = "perch-upgrade"
+# Locked while an account is added.
+ADDING = Path("/run/perch/useradd")
 
 
 class AccountUnusable(Exception):
@@ -77,9 +79,13 @@ def service_account() -> Account:
 def named_account(name: str) -> Account:
     """The account with the name, which is created if it is missing. Raises AccountUnusable."""
     if not _exists(name):
-        with _one_at_a_time():
-            if not _exists(name):
-                _add_account(name)
+        try:
+            # Programs that run `useradd` at the same time can each add the same name.
+            with locked_directory(ADDING):
+                if not _exists(name):
+                    _add_account(name)
+        except OSError as error:
+            raise AccountUnusable(f'make a system account "{name}": {error}') from error
     return _account_named(name)
 
 
@@ -277,14 +283,14 @@ def _account_named(name: str) -> Account:
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Hold this host's lock on adding accounts.
-
-    Programs that run `useradd` at the same time can each add the same name with another number.
-    The lock is on the directory /etc, because `useradd` replaces the files in it.
-    """
-    directory = os.open("/etc", os.O_RDONLY | os.O_DIRECTORY)
+def locked_directory(path: Path) -> Iterator[None]:
+    """Hold the lock on a directory, which is made if it is missing. It is accessible to its owner
+    alone, since a process that can open a directory can lock it and block others. Raises
+    OSError."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        os.fchmod(directory, 0o700)
         fcntl.flock(directory, fcntl.LOCK_EX)
         yield
     finally:

@@ -1,18 +1,20 @@
 """What an attacker in a compute can reach on the host: only the compute's own files and
 processes."""
 
+import fcntl
 import os
 import pwd
 import shutil
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
 import pytest
 
-from controlplane.compute.host.accounts import SERVICE_ACCOUNT, Account, own_account
+from controlplane.compute.host.accounts import SERVICE_ACCOUNT, Account, named_account, own_account
 from controlplane.compute.host.cloning import clone_tree
 from controlplane.compute.host.foreign_files import read_regular
 from controlplane.compute.host.tree import TreeUntrusted
@@ -75,6 +77,28 @@ class TestAccounts:
         assert len(given) == 8
         assert len(set(given)) == 1
         assert (etc / "passwd").read_text().count(f"{SERVICE_ACCOUNT}:") == 1
+
+    @as_root
+    def test_other_accounts_cannot_take_the_locks_of_the_host(
+        self, stack: Stack, project: Project
+    ) -> None:
+        for place in Path("/run/perch").iterdir():
+            assert stat.S_IMODE(place.stat().st_mode) == 0o700, place
+
+    @as_root
+    def test_an_account_is_added_whoever_locks_etc(self) -> None:
+        name = f"perch-t{os.getpid()}"
+        adding = threading.Thread(target=named_account, args=[name], daemon=True)
+        etc = os.open("/etc", os.O_RDONLY)
+        try:
+            fcntl.flock(etc, fcntl.LOCK_EX)
+            adding.start()
+            adding.join(20)
+            assert pwd.getpwnam(name)
+        finally:
+            os.close(etc)
+            adding.join()
+            subprocess.run(["/usr/sbin/userdel", name], check=True)
 
     @as_root
     def test_every_compute_and_the_metadata_have_their_own_account(
