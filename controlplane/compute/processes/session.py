@@ -105,6 +105,14 @@ PINNED = {
 }
 # Pinned since these major versions, which introduced them.
 PINNED_SINCE = {17: {"transaction_timeout": "0", "event_triggers": "off"}}
+# Only superusers may set these.
+OF_SUPERUSERS = frozenset(
+    name
+    for name in (*PINNED, *PINNED_SINCE[17])
+    if name.startswith(("log_", "session_", "pg_stat_"))
+    or name in ("lc_messages", "track_activities", "temp_file_limit", "deadlock_timeout")
+    or name == "event_triggers"
+)
 
 
 def socket_dir(endpoint_id: str) -> Path:
@@ -268,14 +276,18 @@ def is_utf8(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def pinned_options(bound: float, major: int) -> str:
+def pinned_options(bound: float, major: int, *, of_superuser: bool = True, **others: str) -> str:
     """The pinned settings as libpq's `options` for a Postgres of the major version, with `bound`
-    seconds for a statement."""
+    seconds for a statement. Without `of_superuser`, a client's role may set them. `others` replaces
+    settings and adds some."""
     milliseconds = max(1, round((bound - TIMEOUT_MARGIN) * 1000))
     settings: dict[str, Any] = {**PINNED, "statement_timeout": milliseconds}
     for since, pinned in PINNED_SINCE.items():
         if major >= since:
             settings |= pinned
+    if not of_superuser:
+        settings = {name: settings[name] for name in settings if name not in OF_SUPERUSERS}
+    settings |= others
     return " ".join(f"-c {name}={_escaped(str(value))}" for name, value in settings.items())
 
 

@@ -25,10 +25,17 @@ from pathlib import Path
 import psycopg
 from django.conf import settings
 
+from controlplane.compute.host.binaries import major_at
 from controlplane.compute.host.patience import report_progress
 from controlplane.compute.host.space import require_reserve
 from controlplane.compute.host.tree import open_directory
-from controlplane.compute.processes.session import Session, SessionTimedOut, session, values_of
+from controlplane.compute.processes.session import (
+    Session,
+    SessionTimedOut,
+    pinned_options,
+    session,
+    values_of,
+)
 from controlplane.compute.schemas.dump_archive import Entry
 from controlplane.compute.schemas.schema import is_connection_lost
 
@@ -53,12 +60,6 @@ OWNED = {
 }
 # A table's sequences get its owner with it, and refuse another.
 TABLES = (b"ALTER TABLE ", b"ALTER FOREIGN TABLE ")
-# The restorer's sessions. pg_catalog comes before the schema of temporary objects.
-OPTIONS = (
-    "-c search_path=pg_catalog,pg_temp -c check_function_bodies=off -c xmloption=content"
-    " -c standard_conforming_strings=on -c backslash_quote=safe_encoding"
-    f" -c statement_timeout={TIMEOUT:.0f}s -c lock_timeout=10s -c client_min_messages=warning"
-)
 # Statements that create the extensions, each as its owner if that is a client.
 EXTENSIONS = """
 SELECT CASE WHEN rolname = current_user THEN create_it ELSE format(
@@ -196,6 +197,22 @@ def create_schema(
         _create(platform, [entry for entry in entries if entry.kind in AFTERWARDS])
 
 
+def client_options(sockets: Path) -> str:
+    """The settings of a session that creates what clients wrote, with no more rights than theirs.
+    What a database or role sets does not apply."""
+    return pinned_options(
+        TIMEOUT,
+        major_at(sockets),
+        of_superuser=False,
+        # pg_catalog comes before the schema of temporary objects.
+        search_path="pg_catalog,pg_temp",
+        check_function_bodies="off",
+        xmloption="content",
+        array_nulls="on",
+        transform_null_equals="off",
+    )
+
+
 @contextmanager
 def _running(sockets: Path, database: str, role: str | None = None) -> Iterator[Session]:
     """A session that converts no text, as statements are in the database's own encoding."""
@@ -205,7 +222,7 @@ def _running(sockets: Path, database: str, role: str | None = None) -> Iterator[
             database,
             bound=TIMEOUT,
             client_encoding="SQL_ASCII",
-            **({"user": role, "options": OPTIONS} if role else {}),
+            **({"user": role, "options": client_options(sockets)} if role else {}),
         ) as connection:
             yield connection
     except psycopg.Error as error:

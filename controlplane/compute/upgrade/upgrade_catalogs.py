@@ -21,7 +21,13 @@ from controlplane.compute.extensions import has_extension
 from controlplane.compute.host.patience import report_progress
 from controlplane.compute.processes.session import Session, session
 from controlplane.compute.schemas.schema import is_connection_lost
-from controlplane.compute.schemas.schema_restoring import ADMIT, GUARD, OPTIONS, UNGUARD, define
+from controlplane.compute.schemas.schema_restoring import (
+    ADMIT,
+    GUARD,
+    UNGUARD,
+    client_options,
+    define,
+)
 
 MAX_NAMED = 5
 # Databases that cannot be entered, which pg_upgrade refuses; Postgres's own template0 is none.
@@ -208,8 +214,9 @@ def _acting_for(platform: Session, sockets: Path, database: str, owner: bytes) -
     platform.execute(f"CREATE ROLE {role} LOGIN".encode())
     platform.execute(member)
     platform.execute((ADMIT.format(role) + GUARD.format(role)).encode())
+    options = client_options(sockets)
     with session(
-        sockets, database, client_encoding="SQL_ASCII", user=role, options=OPTIONS
+        sockets, database, client_encoding="SQL_ASCII", user=role, options=options
     ) as acting:
         yield acting
     platform.execute(f"{UNGUARD.format(role)}; DROP ROLE {role}".encode())

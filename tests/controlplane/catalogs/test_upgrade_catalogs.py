@@ -102,6 +102,23 @@ def test_what_is_taken_comes_back_without_being_evaluated_with_rights(server: Ba
         assert session.execute(SPRUNG).fetchall() == []
 
 
+def test_no_setting_of_a_database_affects_what_comes_back(server: BarePostgres) -> None:
+    with server.connect() as session:
+        before = session.execute(STATE).fetchall()
+        for setting in (
+            *("default_transaction_read_only = on", "default_transaction_isolation = serializable"),
+            *("search_path = trap", "array_nulls = off", "transform_null_equals = on"),
+            *("datestyle = 'SQL, DMY'", "xmloption = document", "check_function_bodies = on"),
+        ):
+            session.execute(f"ALTER DATABASE postgres SET {setting}".encode())
+    restore_client_code(server.directory, strip_client_code(server.directory))
+    with server.connect() as session:
+        session.execute("SET default_transaction_read_only = off")
+        session.execute("ALTER DATABASE postgres RESET ALL")
+    with server.connect() as session:
+        assert session.execute(STATE).fetchall() == before
+
+
 def test_rights_that_were_gained_meanwhile_are_refused(server: BarePostgres) -> None:
     found = strip_client_code(server.directory)
     with server.connect() as session:
