@@ -83,6 +83,8 @@ STATE_DIR = env(
 
 # Bytes of a form. A longer one is not read (middleware.ProblemMiddleware).
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
+# The form of a row has up to three fields for each column, and a table up to 1,600 columns.
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 5_000
 # Bytes of the form that imports a file into a table, at addresses that end so.
 LONGEST_IMPORT, IMPORT_PATH = 9 << 20, "/tables/import"
 

@@ -161,13 +161,13 @@ class ManagementAPI(Calls):
         found = inner(data, "project") if isinstance(data, Mapping) else {}
         return Project.read(found) if text(found, "id") == project_id else None
 
-    def deleted_projects(self) -> list[Project]:
-        """Return the deleted projects that can be recovered, at most MAX_PAGE_SIZE."""
+    def deleted_projects(self) -> Page[Project]:
+        """Return the first page of the deleted projects that can be recovered."""
         with may_be_missing("The server does not keep deleted projects."):
             data = self._transport.get(
                 "projects", query={"recoverable": "true", "limit": MAX_PAGE_SIZE}
             )
-        return [Project.read(item) for item in objects(data, "projects")]
+        return Page.read(data, "projects", Project.read, limit=MAX_PAGE_SIZE)
 
     def recover_project(self, project_id: str) -> None:
         self._transport.send("POST", "projects", project_id, "recover")

@@ -71,6 +71,8 @@ def own_operations(
 
 
 MAX_SHOWN_OPERATIONS = 10
+# The most that the API lists.
+MAX_SESSIONS = 100
 # Of a week. For a busier endpoint, the band says since when it is complete.
 MAX_READ_TURNS = 1000
 START = "start_compute"
@@ -131,6 +133,7 @@ show, live = page_and_region(_contents, "endpoint.html", "_endpoint.html")
 def sessions(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     """Show what keeps the endpoint active: a part of its page or, without scripts, a page."""
     context: dict[str, Any] = {"project_id": project_id, "endpoint_id": endpoint_id}
+    context["most_sessions"] = MAX_SESSIONS
     try:
         context["sessions"], context["suspends_at"] = request.api.sessions(project_id, endpoint_id)
     except Unauthorized:

@@ -64,8 +64,7 @@ BODIES: dict[str, Body] = {
         sends_false=True,
     ),
     "project_quotas": Body(
-        {name: f"project.settings.quota.{name}" for name in QUOTA_NAMES},
-        {"project": {"settings": {"quota": dict.fromkeys(QUOTA_NAMES, 0)}}},
+        {name: f"project.settings.quota.{name}" for name in QUOTA_NAMES}, is_partial=True
     ),
     "project_defaults": Body(
         {
@@ -197,10 +196,11 @@ def _value(form: forms.Form, name: str, shape: Body) -> Any:
         return value or (False if shape.is_partial or shape.sends_false else None)
     if isinstance(value, dict):
         return value
+    if isinstance(kind, ScaledField):
+        # A field that was emptied ends the limit.
+        return round((value or 0) * kind.scale)
     if value in (None, "", []):
         return None
-    if isinstance(kind, ScaledField):
-        return round(value * kind.scale)
     if isinstance(value, date):
         # The end of the day in the reader's zone.
         return stamp(make_aware(datetime.combine(value + timedelta(days=1), time())))

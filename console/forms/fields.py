@@ -168,7 +168,8 @@ class MomentField(forms.DateTimeField):
     given. Without scripts the zone is UTC. The label says it (`in_zone`)."""
 
     def __init__(self, **named: Any) -> None:
-        widget = forms.DateTimeInput(attrs={"type": "datetime-local"})
+        # Without a step, browsers accept no other seconds than those that they are given.
+        widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "any"})
         super().__init__(required=False, widget=widget, **named)
 
     def to_python(self, value: Any) -> datetime | None:
@@ -261,4 +262,4 @@ class LifetimeFields(forms.Form):
     def initial_of(expires_at: datetime | None) -> dict[str, Any]:
         if not expires_at:
             return {}
-        return {"lifetime": AT, "until": expires_at.replace(second=0, microsecond=0)}
+        return {"lifetime": AT, "until": expires_at.replace(microsecond=0)}

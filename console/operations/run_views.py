@@ -39,8 +39,9 @@ from console.pages.responses import FormPage, done, show_confirmation
 from console.pages.statuses import is_unfinished, operation_name, operation_status
 from console.request import ConsoleRequest
 
-# More operations than one chain has, and more than there are retries of one run.
-MAX_CHAIN_OPERATIONS = 100
+# The operations of a chain that are shown. A move of a project has two for each active endpoint.
+MAX_CHAIN_OPERATIONS = 1_000
+# More than there are retries of one run.
 MAX_RETRIES = 100
 # The steps of each operation take one call. In a longer chain, only the most useful are read.
 MAX_STEPS_CALLS = 12
@@ -78,13 +79,21 @@ _show_alone, operation_live = page_and_region(_alone, "run.html", "_run.html")
 
 
 def run_of_chain(api: ManagementAPI, project_id: str, chain_id: str) -> Run:
-    """Read all operations of a chain. Raises NotFound."""
-    page = api.operations(project_id, limit=MAX_CHAIN_OPERATIONS, chain_id=chain_id)
-    # A server that ignores the filter lists all operations.
-    members = [operation for operation in page.items if operation.chain_id == chain_id]
-    if not members:
+    """Read the last MAX_CHAIN_OPERATIONS operations of a chain. Raises NotFound."""
+    limit, cursor = MAX_CHAIN_OPERATIONS, ""
+    found: dict[str, Operation] = {}
+    while len(found) <= MAX_CHAIN_OPERATIONS:
+        known = len(found)
+        page = api.operations(project_id, limit=limit, cursor=cursor, chain_id=chain_id)
+        found |= {each.id: each for each in page.items if each.chain_id == chain_id}
+        cursor = page.cursor
+        # A server that ignores the filter lists all operations, and may return pages without end.
+        if not cursor or len(found) - known < len(page.items):
+            break
+    if not found:
         raise NotFound("There is no such run")
-    return Run(members[::-1])
+    members = [*found.values()][:MAX_CHAIN_OPERATIONS]
+    return Run(members[::-1], is_cut=len(members) < len(found))
 
 
 def _of_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> Shown:
@@ -116,16 +125,18 @@ def _details(
     events, retries, *answers = each_or_none(lambda call: call(), calls)
     # As they were listed together, with the steps that were read later.
     steps = {each.id: each.steps for each in answers if each}
-    run = Run([replace(each, steps=steps.get(each.id, ())) for each in run.operations])
+    members = [replace(each, steps=steps.get(each.id, ())) for each in run.operations]
+    run = replace(run, operations=members)
     return run, _requests(run, events or ()), retries or ()
 
 
 def _most_relevant(run: Run) -> Sequence[Operation]:
     if len(run.operations) <= MAX_STEPS_CALLS:
         return run.operations
-    # The operation that failed, and then the latest ones.
+    # The operation that failed, the first one, and then the latest ones.
     worst = [run.failed_operation] if run.failed_operation else []
-    return [*worst, *(each for each in run.operations[::-1] if each not in worst)][:MAX_STEPS_CALLS]
+    ranked = {each.id: each for each in (*worst, run.first, *run.operations[::-1])}
+    return [*ranked.values()][:MAX_STEPS_CALLS]
 
 
 def _requests(run: Run, newest_first: Sequence[Event]) -> list[Event]:

@@ -78,6 +78,8 @@ def _requested_at(operation: Operation) -> datetime | None:
 class Run:
     # In the order in which they run; at least one.
     operations: Sequence[Operation]
+    # Whether the first ones are left out.
+    is_cut: bool = False
 
     @property
     def first(self) -> Operation:

@@ -87,9 +87,11 @@ def step_rows(
     """Return the steps, oldest first; none if the server does not report them. An operation that is
     waited for is called by its name if it is one of `relatives`. Without a `scale`, the bars are
     relative to this operation."""
+    steps = operation.steps
+    if not steps:
+        return []
     names = {other.id: f"“{operation_name(other)}”" for other in relatives}
     goes_on = is_unfinished(operation)
-    steps = operation.steps
     spans = step_spans(operation)
     scale = scale or Scale.over(spans)
     rows: list[StepRow] = []

@@ -106,7 +106,9 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
 @require_safe
 def deleted(request: ConsoleRequest) -> HttpResponse:
     """List the deleted projects that can be recovered."""
-    return render(request, "deleted_projects.html", {"projects": request.api.deleted_projects()})
+    page = request.api.deleted_projects()
+    context = {"projects": page.items, "has_more": bool(page.cursor)}
+    return render(request, "deleted_projects.html", context)
 
 
 @require_POST

@@ -152,6 +152,7 @@ class QuotasForm(SettingsForm):
                 scale=one.scale,
                 required=False,
                 min_value=0,
+                show_hidden_initial=True,
                 widget=forms.NumberInput(attrs={"autocomplete": "off", "placeholder": "no limit"}),
             )
         if self.is_bound:

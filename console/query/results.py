@@ -16,7 +16,7 @@ from console.query.statements import Statement
 
 # The most levels of a tree, and the most steps and details of all trees of a page. A plan beyond
 # these is shown as text.
-MAX_DEPTH, MAX_PLAN_PARTS = 60, 1_000
+MAX_DEPTH, MAX_PLAN_PARTS = 60, 5_000
 # A step is marked if it returned this many times more or fewer rows than expected.
 MISESTIMATE_FACTOR = 10
 # The properties that the heading and the figures of a step show already.
@@ -210,6 +210,7 @@ class ShownResult:
     notices_left_out: int = 0
     # The tree of a plan in JSON; None if the result is none, or if it is shown as text.
     plan_tree: Plan | None = None
+    columns_left_out: int = 0
 
     @property
     def is_cut(self) -> bool:
@@ -259,6 +260,7 @@ def _shown_result(result: Result, statement: str, *, room: int, most_parts: int)
         result.notices,
         result.notices_left_out,
         read_plan(_plan_json(result), most_parts=most_parts),
+        len(result.columns) - len(columns),
     )
 
 

@@ -89,8 +89,9 @@ class SqlFailed(Exception):
     position: int = 0
     # Index of the statement that failed; the number of statements if the commit failed.
     statement: int = 0
-    # Those of that statement.
+    # Those of that statement, and how many more there were.
     notices: Sequence[Notice] = ()
+    notices_left_out: int = 0
 
     @property
     def is_cancel(self) -> bool:
@@ -273,6 +274,7 @@ def _refused(data: Mapping[str, Any], *, step: int) -> SqlFailed:
         position=int(position) if position.isdecimal() and len(position) < 9 else 0,
         statement=int(number(data, "perch:statement")) // step,
         notices=_notices(data),
+        notices_left_out=int(number(data, "perch:notices_left_out")),
     )
 
 
@@ -302,4 +304,5 @@ def _notices(data: Mapping[str, Any]) -> list[Notice]:
 
 
 def _words(data: Mapping[str, Any], name: str) -> str:
-    return text(data, name)[:MAX_WORDS_LENGTH]
+    words = text(data, name)
+    return words if len(words) <= MAX_WORDS_LENGTH else words[: MAX_WORDS_LENGTH - 1] + "…"

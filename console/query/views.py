@@ -178,7 +178,7 @@ def _answer(request: ConsoleRequest, project_id: str, form: QueryForm, act: str)
         return {"csv": write_csv([[column.name for column in result.columns], *result.rows])}
     texts = [one.text for one in statements] if len(statements) > 1 else []
     # What a download sends, whatever is typed since.
-    repeated = {name: chosen[name] or "" for name in REPEATED}
+    repeated = {"act": act, **{name: chosen[name] or "" for name in REPEATED}}
     return answer | {"results": shown_results(answer["results"], texts), "repeated": repeated}
 
 
@@ -211,9 +211,9 @@ def _run(
     except PlaceRefused as refused:
         return {"refused": str(refused)}
     except SqlFailed as failure:
-        if failure.is_cancel and request.POST.get("act") != "tables":
-            return {"cancelled": failure, "ms": took()}
-        is_download = "csv" in request.POST
         is_read_only = chosen["read_only"]
+        if failure.is_cancel and request.POST.get("act") != "tables":
+            return {"cancelled": failure, "ms": took(), "is_read_only": is_read_only}
+        is_download = "csv" in request.POST
         return {"failure": failure, "is_read_only": is_read_only, "is_download": is_download}
     return {"results": results, "ms": took()}

@@ -30,7 +30,11 @@ from controlplane.operations.actions.table import MAKES_BRANCH, details_of
 from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.engine.replacing import replacement_of
 from controlplane.operations.engine.scheduling import Step, unfinished
-from controlplane.services.branches import refuse_deletion, refuse_while_deleting
+from controlplane.services.branches import (
+    refuse_deletion,
+    refuse_while_deleting,
+    refuse_while_restoring,
+)
 from controlplane.services.creation import creation_steps
 from controlplane.services.endpoints import refuse_occupied, refuse_while_configured
 from controlplane.services.errors import Conflict, Unprocessable
@@ -271,6 +275,7 @@ def _delete_branch(given_up: GivenUp) -> list[Step]:
 def _deletable(given_up: GivenUp) -> Branch:
     branch = given_up.branch
     refuse_while_deleting(branch, given_up.earlier)
+    refuse_while_restoring(branch, given_up.earlier)
     try:
         refuse_deletion(branch)
     except Unprocessable as error:

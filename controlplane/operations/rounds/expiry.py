@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from itertools import chain, zip_longest
 
 from django.db.models import Exists, Min, OuterRef, Q, QuerySet
+from django.db.models.fields.json import KT
 
 from controlplane import clock
 from controlplane.actors import EXPIRY, acting_as
@@ -69,13 +70,16 @@ def _expire_in(project_id: str, now: datetime) -> None:
 def _due(now: datetime) -> QuerySet[Branch]:
     """Return the branches that have expired, can be deleted, and have no deletion under way."""
     deletions = Operation.objects.filter(branch=OuterRef("id"), action=Action.DELETE_TIMELINE)
-    restores = Operation.objects.filter(
-        resources__contains=[OuterRef("id")], action=Action.CREATE_BRANCH, status__in=UNFINISHED
+    restores = Operation.objects.alias(source_id=KT("details__source_branch_id")).filter(
+        Q(resources__contains=[OuterRef("id")]) | Q(source_id=OuterRef("id")),
+        action=Action.CREATE_BRANCH,
+        status__in=UNFINISHED,
     )
     given_up_recently = Q(status__in=GIVEN_UP, updated_at__gt=now - RETRY_DELAY)
     return Branch.objects.filter(
         ~Exists(Branch.objects.filter(parent=OuterRef("id"), deleted_at=None, hidden=False)),
-        # A restore is going to make one more branch, which keeps the data that it replaces.
+        # A restore is going to make one more branch, which keeps the data that it replaces. And a
+        # branch's history must stay while a past moment is recovered from it, which holds nothing.
         ~Exists(restores),
         ~Exists(deletions.filter(Q(status__in=UNFINISHED) | given_up_recently)),
         expires_at__lte=now,

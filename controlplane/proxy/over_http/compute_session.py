@@ -301,4 +301,9 @@ async def _cancel_within(connection: ComputeConnection, readiness: Readiness) ->
 def _failure(payload: bytearray, results: Results) -> StatementFailed:
     fields = messages.error_fields(bytes(payload))
     statement = results.ended if results.is_batch else None
-    return StatementFailed(fields, statement=statement, notices=results.notices)
+    return StatementFailed(
+        fields,
+        statement=statement,
+        notices=results.notices,
+        notices_left_out=results.notices_left_out,
+    )

@@ -122,12 +122,15 @@ class StatementFailed(ProxyError):
         *,
         statement: int | None = None,
         notices: Sequence[Mapping[str, object]] = (),
+        notices_left_out: int = 0,
     ) -> None:
         super().__init__(fields.get("M", ""))
         self.fields = fields
         self.statement = statement
-        # Those that came before the error, as `named_fields` returns them, if they were asked for.
+        # Those that came before the error, as `named_fields` returns them, if they were asked for;
+        # and how many more there were.
         self.notices = notices
+        self.notices_left_out = notices_left_out
 
 
 def error_response(error: ProxyError) -> Response:
@@ -138,6 +141,8 @@ def error_response(error: ProxyError) -> Response:
             body["perch:statement"] = error.statement
         if error.notices:
             body["perch:notices"] = error.notices
+        if error.notices_left_out:
+            body["perch:notices_left_out"] = error.notices_left_out
     elif isinstance(error, ComputeRefused):
         payload = error.packet()[messages.HEADER_SIZE :]
         status, body = 400, named_fields(messages.error_fields(payload))

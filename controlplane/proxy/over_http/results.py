@@ -65,7 +65,7 @@ class Results:
         # Those of the current statement, each by the names of its fields; their bytes, and how many
         # more there were.
         self.notices: list[dict[str, object]] = []
-        self._notice_bytes = self._notices_left_out = 0
+        self._notice_bytes = self.notices_left_out = 0
         self.written = 0
         # How many statements have completed.
         self.ended = 0
@@ -91,7 +91,7 @@ class Results:
             return
         size = self._notice_bytes + len(payload)
         if len(self.notices) == MAX_NOTICES or size > MAX_NOTICE_BYTES:
-            self._notices_left_out += 1
+            self.notices_left_out += 1
         else:
             self._notice_bytes = size
             self.notices.append(named_fields(messages.error_fields(payload)))
@@ -119,13 +119,13 @@ class Results:
             end: dict[str, object] = {"command": command, "rowCount": count}
             if self.notices:
                 end["perch:notices"] = self.notices
-            if self._notices_left_out:
-                end["perch:notices_left_out"] = self._notices_left_out
+            if self.notices_left_out:
+                end["perch:notices_left_out"] = self.notices_left_out
             self._add("]," + json.dumps(end, ensure_ascii=False)[1:])
         self._statement = next(self._statements, None)
         self._fields, self._has_rows, self._is_open = [], False, False
         self.notices = []
-        self._notice_bytes = self._notices_left_out = 0
+        self._notice_bytes = self.notices_left_out = 0
 
     def body(self) -> bytes:
         """Returns the whole answer."""

@@ -50,6 +50,11 @@ def test_a_snapshots_name_and_expiry_are_changed(alice: Person, shop: Shop) -> N
     url = f"{shop.url}/snapshots/{snapshot_id}/edit"
     fields = Page(alice.get(url)).fields
     assert (fields["name"], fields["lifetime"]) == ("before", "at")
+    # A new name alone leaves the expiry as it is, to the second.
+    ends = "2099-01-31T12:30:45Z"
+    alice.api.patch(f"{shop.path}/snapshots/{snapshot_id}", {"snapshot": {"expires_at": ends}})
+    alice.post(url, {**Page(alice.get(url)).fields, "name": "renamed"})
+    assert snapshots(alice, shop)["renamed"]["expires_at"] == ends
     back = branch_url(shop, shop.dev_id)
     sent = {"name": "kept", "lifetime": "", "until": fields["until"], "next": back}
     assert alice.post(url, sent)["Location"] == back

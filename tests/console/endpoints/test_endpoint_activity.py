@@ -159,6 +159,16 @@ def test_without_events_the_activity_comes_from_operations(
     assert "Failed: Suspend endpoint" in page.text
 
 
+def test_what_keeps_it_active_says_if_there_may_be_more_sessions(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    for count in (99, 100):
+        told = {"sessions": [{"role": "r", "database": "d", "state": "idle"}] * count}
+        misbehaving.body = json.dumps(told).encode()
+        page = Page(dave.get("/projects/p/endpoints/ep-a/sessions"))
+        assert ("At most 100 sessions are listed" in page.text) == (count == 100)
+
+
 def test_activity_that_cannot_be_read_is_reported(dave: Person, misbehaving: Misbehaving) -> None:
     misbehaving.body = (
         b'{"operations": [], "endpoint": {"id": "e"}, "branches": [], "project": {"id": "p"}}'

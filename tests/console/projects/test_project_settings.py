@@ -162,7 +162,8 @@ def test_quotas_are_changed_in_hours_and_gigabytes(alice: Person, new_project: s
     quota = settings_of(alice, new_project)["quota"]
     assert quota["compute_time_seconds"] == 5400
     assert quota["logical_size_bytes"] == 2 * GB
-    assert {quota[name] for name in QUOTA_NAMES if name not in sent} == {0}
+    # The others were not changed, and so not sent.
+    assert {name for name in QUOTA_NAMES if name in quota} == {*sent}
     shown = Page(alice.get(f"{url}/settings")).text
     assert "Compute time 0 s of 1.5 h" in shown
     form = Page(alice.get(f"{url}/quotas"))
@@ -171,6 +172,25 @@ def test_quotas_are_changed_in_hours_and_gigabytes(alice: Person, new_project: s
     refused = alice.post(f"{url}/quotas", {"compute_time_seconds": "99999999999999999999"})
     assert refused.status_code == 422
     assert 'id="id_compute_time_seconds_error"' in refused.content.decode()
+
+
+def test_only_the_quotas_that_were_changed_are_sent(alice: Person, new_project: str) -> None:
+    url = f"/projects/{new_project}"
+    given = {"written_data_bytes": 123_456_789_012_345, "compute_time_seconds": 3601}
+    alice.api.patch(url, {"project": {"settings": {"quota": given}}})
+    fields = {
+        name: value
+        for name, value in Page(alice.get(f"{url}/quotas")).fields.items()
+        if name.removeprefix("initial-") in QUOTA_NAMES
+    }
+    fields |= {"compute_time_seconds": "", "active_time_seconds": "2"}
+    assert alice.post(f"{url}/quotas", fields).status_code == 302
+    quota = settings_of(alice, new_project)["quota"]
+    assert quota["written_data_bytes"] == given["written_data_bytes"]
+    assert (quota["compute_time_seconds"], quota["active_time_seconds"]) == (0, 7200)
+    again = Page(alice.get(f"{url}/quotas")).fields
+    alice.post(f"{url}/quotas", again)
+    assert "Nothing was changed." in Page(alice.get(f"{url}/settings")).text
 
 
 def test_the_forms_quotas_are_the_apis() -> None:

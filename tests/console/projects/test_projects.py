@@ -173,6 +173,19 @@ def test_the_form_says_for_how_long_a_deleted_project_can_be_recovered(
     assert words in Page(dave.get("/projects/p/delete")).text
 
 
+def test_the_list_of_deleted_projects_says_if_there_are_more(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    for count, is_said in ((399, False), (400, True)):
+        told = {
+            "projects": [{"id": f"p{n}", "name": "shop"} for n in range(count)],
+            "pagination": {"cursor": f"p{count}"} if is_said else {},
+        }
+        misbehaving.body = json.dumps(told).encode()
+        words = "Only the 400 that were created last are shown."
+        assert (words in Page(dave.get("/deleted-projects")).text) == is_said
+
+
 def test_an_empty_list_leads_to_the_deleted_projects(bob: Person) -> None:
     page = Page(bob.get("/"))
     assert "No projects yet" in page.text

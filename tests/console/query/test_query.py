@@ -8,7 +8,7 @@ from django.test import Client as Browser
 
 from console.api.errors import ServerError
 from console.api.transport import Server
-from console.query import authority, sql_over_http
+from console.query import authority, results, sql_over_http
 from console.query.results import MAX_ROWS
 from console.query.sql_over_http import Result, SqlFailed
 from console.query.statements import MAX_STATEMENTS
@@ -122,6 +122,24 @@ def test_notices_are_shown_with_their_statement_and_with_an_error(run_sql: Any) 
     assert "WARNING so far Division by zero" in run_sql(fails).text
 
 
+def test_notices_that_are_left_out_are_counted_with_an_error_too(run_sql: Any) -> None:
+    many = "DO $$BEGIN FOR n IN 1..130 LOOP RAISE NOTICE '%', n; END LOOP; {}; END$$"
+    for ends in ("PERFORM 1/0", "PERFORM pg_cancel_backend(pg_backend_pid()), pg_sleep(20)"):
+        assert "NOTICE 100 and 30 more" in run_sql(many.format(ends)).text
+
+
+def test_a_plan_in_text_says_what_it_leaves_out_and_is_downloaded_whole(
+    run_sql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = run_sql("EXPLAIN SELECT 1" + " UNION ALL SELECT 1" * 800)
+    assert f"802 rows, of which the first {MAX_ROWS} are shown" in page.text
+    monkeypatch.setattr(results, "MAX_PLAN_PARTS", 0)
+    page = run_sql("SELECT 1", act="explain")
+    assert "Download CSV" in page.text
+    answer = run_sql("SELECT 1", act=page.fields["act"], csv="0")
+    assert answer.html.startswith('QUERY PLAN\r\n"[\n')
+
+
 def test_a_result_is_downloaded_whole(carol: Person, still_shop: Shop) -> None:
     place = {"branch": still_shop.main_id, "database": "neondb", "role": "neondb_owner"}
     sql = "SELECT 1; SELECT n, NULL AS no, '' AS empty, 'a \"b\", c' FROM generate_series(1, 900) n"
@@ -150,10 +168,21 @@ def test_a_query_that_takes_too_long_is_ended(
 
 def test_a_cancelled_query_is_no_error(run_sql: Any) -> None:
     page = run_sql("SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(20)")
-    assert re.search(r"Cancelled after \d+ ms\. Nothing was changed\.", page.text)
+    assert re.search(r"Cancelled after [\d.]+ m?s\. Nothing was changed\.", page.text)
     assert 'data-result="cancelled"' in page.html
     assert "alert" not in page.html[page.html.index('id="answer"') :]
     assert "SQLSTATE" not in page.text
+
+
+def test_after_a_cancel_it_is_not_said_that_nothing_was_changed_if_it_may_have_been(
+    run_sql: Any,
+) -> None:
+    cancels = "SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(20)"
+    page = run_sql(f"CREATE TABLE stays (n int); COMMIT; {cancels}", read_only=False)
+    assert "What was not committed was rolled back." in page.text
+    assert "Nothing was changed" not in page.text
+    assert run_sql("SELECT to_regclass('stays')").rows()[-1] == "stays"
+    run_sql("DROP TABLE stays", read_only=False)
 
 
 def test_a_server_that_breaks_is_described_in_a_sentence(

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from django.template.loader import render_to_string
 
 from console.query import table_imports
 from console.query.csv_text import MAX_FIELDS, UnreadableCsv
@@ -149,10 +150,18 @@ def plan_of(steps: int) -> Result:
 
 
 def test_the_trees_of_a_page_have_a_limited_number_of_steps_and_details() -> None:
-    large, *small, last = shown_results([plan_of(450_000), *[plan_of(200)] * 3])
+    large, *small, last = shown_results([plan_of(450_000), *[plan_of(1_000)] * 3])
     assert large.plan_tree is None
     assert large.plan.endswith(f"… ({len(plan_of(450_000).rows[0][0] or '')} characters)")
     assert [one.plan_tree is not None for one in (*small, last)] == [True, True, False]
+
+
+def test_a_scan_of_some_hundred_partitions_is_shown_as_a_tree() -> None:
+    figures = {f"Figure {n}": 1 for n in range(4)}
+    steps = [{"Node Type": "Index Scan", **figures}] * 900
+    text = json.dumps([{"Plan": {"Node Type": "Append", "Plans": steps}}])
+    (shown,) = shown_results([Result("EXPLAIN", 1, PLAN, [[text]])])
+    assert shown.plan_tree is not None
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 400, "1e999", "-1e999", "NaN"])
@@ -169,6 +178,8 @@ def test_the_columns_of_a_page_are_limited() -> None:
     first, *others = shown_results([wide] * 50)
     assert len(first.columns) == MAX_PAGE_LENGTH / MIN_CELL_LENGTH
     assert {len(one.columns) for one in others} == {MIN_COLUMNS}
+    page = render_to_string("_query_answer.html", {"results": [others[0]], "repeated": {}})
+    assert f"0 rows; the first {MIN_COLUMNS} of 65535 columns are shown" in page
 
 
 def test_the_columns_of_the_listed_tables_are_limited() -> None:
@@ -188,6 +199,7 @@ def test_long_words_of_a_failure_are_cut_and_read_quickly() -> None:
     assert time.process_time() - began < 2
     failure = _refused({"message": words, "perch:notices": [{"message": words}] * 1000}, step=1)
     assert len(failure.message) == len(failure.notices[0].message) == MAX_WORDS_LENGTH
+    assert failure.message == words[: MAX_WORDS_LENGTH - 1] + "…"
     assert len(failure.notices) == MAX_NOTICES
 
 

@@ -290,6 +290,15 @@ class TestNull:
         assert tables.send(address, review, act="run").status_code == 302
         assert tables.project.sql("SELECT note FROM wren") == [("kept",)]
 
+    def test_a_row_of_many_nulls_is_edited(self, tables: Tables) -> None:
+        columns = ", ".join(f"c{n} int" for n in range(1599))
+        tables.make(f"CREATE TABLE heron (id int PRIMARY KEY, {columns})")
+        tables.make("INSERT INTO heron VALUES (1)")
+        address = link(tables.open("heron"), "Edit")
+        review = Page(tables.send(address, tables.get(address), value5="7", act="review"))
+        assert tables.send(address, review, act="run").status_code == 302
+        assert tables.project.sql("SELECT c4, c5 FROM heron") == [(7, None)]
+
     def test_null_replaces_a_value_that_is_not_typed_over(
         self, tables: Tables, form: tuple[str, Page]
     ) -> None:

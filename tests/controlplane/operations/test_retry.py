@@ -252,6 +252,24 @@ def test_a_deletion(project: Project) -> None:
 
 
 @pytest.mark.thorough
+def test_a_deletion_of_a_branch_that_a_restore_reads(project: Project) -> None:
+    source_id = project.new_branch(endpoint=True)["branch"]["id"]
+    child_id = project.new_branch_id()
+    with project.locked(source_id):
+        suspend, delete = project.client.delete(project.branch_path(source_id))["operations"]
+        cancel(project, delete)
+    ended(project, suspend)
+    with project.locked(child_id):
+        body = {"source_branch_id": source_id}
+        answer = project.client.post(project.branch_path(child_id, "/restore"), body)
+        # After the restore it is the parent of the other branch.
+        assert refused(project, delete)[0] == 423
+    project.done(answer)
+    words = f"the branch has children: {child_id}; delete them first"
+    assert refused(project, delete) == (409, words)
+
+
+@pytest.mark.thorough
 def test_retries_that_are_not_possible_any_more(project: Project) -> None:
     branch_id = project.new_branch_id()
     endpoint_id = project.create_endpoint(branch_id)["endpoint"]["id"]

@@ -199,6 +199,25 @@ class TestRound:
         (event,) = Event.objects.filter(type="branch.expired")
         assert (event.branch_id, event.actor_type) == (branch.id, "expiry")
 
+    def test_a_branch_stays_while_its_past_is_recovered(self, account: Account, host: Host) -> None:
+        project = make_project(account, host, size=3)
+        source, other = spare(project)
+        past = Branch.objects.create(project=project, name="", parent=source, hidden=True)
+        # It holds only the new branch.
+        Operation.objects.filter(branch=other).update(
+            action="create_branch",
+            status="running",
+            branch=past,
+            resources=[past.id],
+            details={"source_branch_id": source.id, "at_time": "2026-11-01T00:00:00Z"},
+        )
+        make_due(source, other)
+        expire_branches(host)
+        assert deletions() == [other.id]
+        Operation.objects.filter(action="create_branch").update(status="finished")
+        expire_branches(host)
+        assert set(deletions()) == {source.id, other.id}
+
     @pytest.mark.parametrize("status", ["failed", "cancelled"])
     def test_a_failed_deletion_is_scheduled_again_after_a_pause(
         self, account: Account, host: Host, status: str

@@ -171,9 +171,9 @@ def test_notices_are_answered_if_they_are_asked_for(sql: SqlClient) -> None:
     assert [len(noticed(one)) for one in several.json()["results"]] == [0, 2, 0]
     # The ones before an error come with it.
     assert noticed(sql.refusal(FAILS)) == [("NOTICE", "first")]
-    many = "DO $$BEGIN FOR n IN 1..130 LOOP RAISE NOTICE '%', n; END LOOP; END$$"
-    answer = sql.query(many)
-    assert (len(noticed(answer)), answer["perch:notices_left_out"]) == (100, 30)
+    many = "DO $$BEGIN FOR n IN 1..130 LOOP RAISE NOTICE '%', n; END LOOP; {}; END$$"
+    for answer in (sql.query(many.format("NULL")), sql.refusal(many.format("PERFORM 1/0"))):
+        assert (len(noticed(answer)), answer["perch:notices_left_out"]) == (100, 30)
 
 
 def test_a_failed_batch_has_no_effect(sql: SqlClient, postgres: BarePostgres) -> None:
