@@ -73,9 +73,10 @@ class _Connection(psycopg.AsyncConnection[Any]):
 class _CatalogSession:
     """The platform's session in one endpoint's compute."""
 
-    def __init__(self, endpoint_id: str, branch_id: str, now: float) -> None:
+    def __init__(self, endpoint_id: str, branch_id: str, account_id: int, now: float) -> None:
         self.endpoint_id = endpoint_id
         self.branch_id = branch_id
+        self.account_id = account_id
         self.used_at = now
         self.unavailable_until = 0.0
         # The mark of the catalog that the rows agree with; None if it has to be read.
@@ -186,41 +187,45 @@ class ComputeLogins:
         self._synchronized_at: dict[str, float] = {}
 
     async def ask(
-        self, endpoint_id: str, branch_id: str, role: str, *, timeout: float
+        self, endpoint_id: str, branch_id: str, account_id: int, role: str, *, timeout: float
     ) -> RoleLogin | None:
         """Returns the role in the endpoint's running compute; None if it has no such role. Raises
         LoginUnknown if the compute does not answer within so many seconds."""
-        session = self._session(endpoint_id, branch_id)
+        session = self._session(endpoint_id, branch_id, account_id)
         found: RoleLogin | None = await session.ask(
             LOGIN, (role,), class_row(RoleLogin), timeout=timeout
         )
         return found
 
-    def synchronize_soon(self, endpoint_id: str) -> None:
+    def synchronize_soon(self, endpoint_id: str, account_id: int) -> None:
         """Starts to update the rows from the compute's catalog, unless that was just done."""
         now = asyncio.get_running_loop().time()
         if now - self._synchronized_at.get(endpoint_id, -_SYNC_INTERVAL) >= _SYNC_INTERVAL:
-            self._synchronize(endpoint_id)
+            self._synchronize(endpoint_id, account_id)
 
-    async def synchronize(self, endpoint_id: str) -> bool:
+    async def synchronize(self, endpoint_id: str, account_id: int) -> bool:
         """Updates the rows from the compute's catalog. Returns False if that failed. An update that
         is under way may have read the catalog too early, so it is awaited and another follows."""
         if under_way := self._synchronizing.get(endpoint_id):
             await asyncio.shield(under_way)
-        return await asyncio.shield(self._synchronize(endpoint_id))
+        return await asyncio.shield(self._synchronize(endpoint_id, account_id))
 
-    def _synchronize(self, endpoint_id: str) -> "asyncio.Task[bool]":
+    def _synchronize(self, endpoint_id: str, account_id: int) -> "asyncio.Task[bool]":
         task = self._synchronizing.get(endpoint_id)
         if task is None:
-            task = asyncio.create_task(self._call_synchronize(endpoint_id))
+            task = asyncio.create_task(self._call_synchronize(endpoint_id, account_id))
             self._synchronizing[endpoint_id] = task
             task.add_done_callback(lambda _: self._synchronizing.pop(endpoint_id, None))
         return task
 
-    async def _call_synchronize(self, endpoint_id: str) -> bool:
+    async def _call_synchronize(self, endpoint_id: str, account_id: int) -> bool:
         try:
             await self._calls.call(
-                self._host.call, "import_catalog", endpoint_id, timeout=_SYNC_TIMEOUT
+                self._host.call,
+                "import_catalog",
+                endpoint_id,
+                timeout=_SYNC_TIMEOUT,
+                account_id=str(account_id),
             )
         except Exception as error:
             # An error of the compute or the database; the next look tries again.
@@ -263,7 +268,7 @@ class ComputeLogins:
                 ask = partial(find_catalog_mark, branch_id=session.branch_id)
                 session.mark = await self._database.ask(ask)
             if mark != session.mark:
-                await self.synchronize(session.endpoint_id)
+                await self.synchronize(session.endpoint_id, session.account_id)
                 session.mark = None
         except LoginUnknown:
             pass  # the compute is gone or hangs; the next question finds out
@@ -278,12 +283,13 @@ class ComputeLogins:
             self._synchronized_at.pop(session.endpoint_id, None)
             await session.close()
 
-    def _session(self, endpoint_id: str, branch_id: str) -> _CatalogSession:
+    def _session(self, endpoint_id: str, branch_id: str, account_id: int) -> _CatalogSession:
         now = asyncio.get_running_loop().time()
         session = self._sessions.get(endpoint_id)
         if session is None or session.branch_id != branch_id:
             if session is not None:
                 asyncio.create_task(session.close())  # noqa: RUF006 # it ends by itself
-            session = self._sessions[endpoint_id] = _CatalogSession(endpoint_id, branch_id, now)
+            session = _CatalogSession(endpoint_id, branch_id, account_id, now)
+            self._sessions[endpoint_id] = session
         session.used_at = now
         return session

@@ -67,7 +67,7 @@ class RouteLookup:
             return by_row  # `confirm` asks the compute again after the password
         known = is_in_rows(row, login)
         if not known:
-            self._logins.synchronize_soon(endpoint_id)
+            self._logins.synchronize_soon(endpoint_id, row.account_id)
         route = _route_of(row, verifier_by_compute(row, login), login.oid if login else None)
         return replace(route, is_in_rows=known, confirmed_by=state.run)
 
@@ -90,7 +90,7 @@ class RouteLookup:
         """See `Directory.confirm`."""
         # The pooler gets its roles from the rows, and may have sessions of an older role.
         if pooled and not route.is_in_rows:
-            if not await self._logins.synchronize(route.endpoint_id):
+            if not await self._logins.synchronize(route.endpoint_id, route.account_id):
                 raise LoginUnknown
             # The notification of this change may not have arrived yet.
             self.cache.invalidate(route.endpoint_id)
@@ -105,9 +105,9 @@ class RouteLookup:
         row, login = await self._ask_compute(row, role, timeout=_AFTER_PASSWORD_TIMEOUT)
         if not is_in_rows(row, login):
             if pooled:
-                await self._logins.synchronize(route.endpoint_id)
+                await self._logins.synchronize(route.endpoint_id, route.account_id)
             else:
-                self._logins.synchronize_soon(route.endpoint_id)
+                self._logins.synchronize_soon(route.endpoint_id, route.account_id)
         if verifier_by_compute(row, login) != route.verifier:
             raise PasswordFailed(role)
         if login is not None and login.oid in row.doomed:
@@ -118,8 +118,9 @@ class RouteLookup:
         self, row: RouteRow, role: str, *, timeout: float
     ) -> tuple[RouteRow, RoleLogin | None]:
         """Returns the compute's answer, and a row that is no older. Raises LoginUnknown."""
-        ask = partial(self._logins.ask, row.endpoint_id, row.branch_id, role, timeout=timeout)
-        login = await ask()
+        login = await self._logins.ask(
+            row.endpoint_id, row.branch_id, row.account_id, role, timeout=timeout
+        )
         if is_older(row, login):
             self.cache.invalidate(row.endpoint_id)
             read = await self._read(row.endpoint_id, role)

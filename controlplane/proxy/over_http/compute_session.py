@@ -4,11 +4,11 @@ protocol, with all values as text. The compute, and everything read from it, is 
 import asyncio
 import contextlib
 import struct
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from controlplane.proxy.over_http.request import (
+    MAX_RESPONSE_BYTES,
     RequestRefused,
     ResponseTooLarge,
     StatementFailed,
@@ -23,20 +23,20 @@ from controlplane.proxy.wire.channel import WOULD_BLOCK
 from controlplane.proxy.wire.errors import AdministratorShutdown, ConnectionLost
 from controlplane.proxy.wire.readiness import Readiness
 
-# The same as Neon's.
-MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 # The protocol's own limit. The limit of an answer's size bounds how much is read of a message.
 _MAX_MESSAGE_BYTES = 2**31 - 1
 # The most bytes of a message that answers none of a batch's statements.
 _MAX_SKIPPED_BYTES = 65_536
 # The most bytes that are written without reading meanwhile. An idle session's socket takes them.
 _MAX_UNREAD_WRITE_BYTES = 32_768
-# The most bytes of an answer that are converted on the event loop at once.
-_MAX_INLINE_BYTES = 16_384
 # Seconds in which a used session must be clean again, and in which its compute must accept a cancel
 # request.
 _CLEAN_TIMEOUT = 5.0
 _CANCEL_TIMEOUT = 5.0
+
+# Returns what the function returns, which converts so many bytes.
+_Taken = StatementFailed | None
+Convert = Callable[[int, Callable[[], _Taken]], Awaitable[_Taken]]
 
 _SYNC = messages.message(b"S", b"")
 _EXECUTE = messages.message(b"E", b"\0" + b"\0\0\0\0")
@@ -81,16 +81,9 @@ def batch_messages(batch: Batch) -> bytes:
 class ComputeSession:
     """Must be closed unless it `is_reusable`. Used by one request at a time."""
 
-    def __init__(
-        self,
-        connection: ComputeConnection,
-        readiness: Readiness,
-        converting: Callable[[int], Executor],
-    ) -> None:
-        """`converting` returns the thread for a part of an answer of so many bytes."""
+    def __init__(self, connection: ComputeConnection, readiness: Readiness) -> None:
         self._connection = connection
         self.address = connection.address
-        self._converting = converting
         self._channel = connection.channel
         self._readiness = readiness
         self._buffer = bytearray(connection.greeting_after_key)
@@ -101,12 +94,19 @@ class ComputeSession:
         self.is_broken = False
 
     async def run(
-        self, batch: Batch, wire: bytes, *, clean: bool, grow: Callable[[int], None]
+        self,
+        batch: Batch,
+        wire: bytes,
+        *,
+        clean: bool,
+        grow: Callable[[int], None],
+        convert: Convert,
     ) -> Results:
         """Executes the batch, of which `wire` are the `batch_messages`. With `clean`, the session
         afterwards discards everything that the batch has left in it; `is_reusable` awaits that.
 
-        `grow` is called with the number of further bytes of the answer, and may raise. Raises
+        `grow` is called with the number of further bytes of the answer, and may raise. `convert`
+        calls a function that converts so many bytes, where it delays no other client. Raises
         StatementFailed, RequestRefused, ResponseTooLarge, AdministratorShutdown, UnreadableAnswer.
         """
         results = Results(batch)
@@ -123,7 +123,7 @@ class ComputeSession:
             else:
                 # Postgres may stop reading until its answers are read.
                 writing = self._readiness.loop.create_task(self._channel.write(wire))
-            failure = await self._read_results(results, grow)
+            failure = await self._read_results(results, grow, convert)
             if writing is not None:
                 await writing
         except ConnectionLost as error:
@@ -211,7 +211,7 @@ class ComputeSession:
         self._status = bytes(self._buffer[start : start + 1])
 
     async def _read_results(
-        self, results: Results, grow: Callable[[int], None]
+        self, results: Results, grow: Callable[[int], None], convert: Convert
     ) -> StatementFailed | None:
         """Reads up to the batch's ReadyForQuery. Returns the statement's error, if one failed."""
         ready_at = self._owed - 1
@@ -220,11 +220,7 @@ class ComputeSession:
         while True:
             if len(self._buffer) >= self._next_message_size():
                 take = partial(self._take_messages, results, ready_at)
-                if len(self._buffer) <= _MAX_INLINE_BYTES:
-                    found = take()
-                else:
-                    loop = self._readiness.loop
-                    found = await loop.run_in_executor(self._converting(len(self._buffer)), take)
+                found = await convert(len(self._buffer), take)
                 failure = failure or found
             size = results.written + len(self._buffer)
             if size > MAX_RESPONSE_BYTES:
@@ -242,7 +238,7 @@ class ComputeSession:
                     raise failure from None
                 raise
 
-    def _take_messages(self, results: Results, ready_at: int) -> StatementFailed | None:
+    def _take_messages(self, results: Results, ready_at: int) -> _Taken:
         """Converts the whole messages in the buffer. Returns the first error among them. May be
         called in another thread, while nothing else uses the buffer."""
         failure: StatementFailed | None = None
@@ -250,11 +246,11 @@ class ComputeSession:
         for kind, start, end in messages.complete_messages(self._buffer, limit=_MAX_MESSAGE_BYTES):
             position = end
             if kind == b"D":
-                results.add(self._buffer, start)
+                results.add(self._buffer, start, end)
             elif kind == b"T":
-                results.describe(self._buffer, start)
+                results.describe(self._buffer, start, end)
             elif kind in (b"C", b"I"):
-                results.complete(self._buffer[start:end].rstrip(b"\0").decode(errors="replace"))
+                results.complete(bytes(self._buffer[start:end]))
             elif kind == b"N":
                 results.add_notice(bytes(self._buffer[start:end]))
             elif kind == b"E":
@@ -299,7 +295,7 @@ async def _cancel_within(connection: ComputeConnection, readiness: Readiness) ->
 
 
 def _failure(payload: bytearray, results: Results) -> StatementFailed:
-    fields = messages.error_fields(bytes(payload))
+    fields = messages.error_fields(payload)
     statement = results.ended if results.is_batch else None
     return StatementFailed(
         fields,

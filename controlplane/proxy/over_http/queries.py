@@ -3,7 +3,6 @@ its endpoint's compute."""
 
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -14,8 +13,8 @@ from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http.compute_session import ComputeSession, batch_messages
 from controlplane.proxy.over_http.connection import Body
+from controlplane.proxy.over_http.conversions import Conversions
 from controlplane.proxy.over_http.request import (
-    SMALL_BODY_BYTES,
     ConnectionStringRefused,
     MemoryBudget,
     MemoryReservation,
@@ -51,8 +50,6 @@ from controlplane.proxy.wire.readiness import Readiness
 Proof = TypeVar("Proof")
 
 _PATH = "/sql"
-# Converting more bytes may take seconds.
-_MUCH_BYTES = 1 << 20
 _METHODS = "OPTIONS, POST"
 _HEADERS = ", ".join(
     header.title()
@@ -121,21 +118,12 @@ class Queries:
         self._passwords = passwords
         self._settings = settings
         self.memory = MemoryBudget()
-        # For large requests and answers, and those so large that others must not wait for them. One
-        # thread each, because they share a core with all relays of this process.
-        self._reading, self._reading_much = (
-            ThreadPoolExecutor(1, thread_name_prefix="reading") for _ in range(2)
-        )
+        self._conversions = Conversions()
         self.pool = SessionPool(readiness.loop)
 
     def close(self) -> None:
         self.pool.close()
-        for thread in (self._reading, self._reading_much):
-            thread.shutdown(wait=False, cancel_futures=True)
-
-    def _thread_for(self, size: int) -> Executor:
-        """The thread that converts so many bytes."""
-        return self._reading if size <= _MUCH_BYTES else self._reading_much
+        self._conversions.close()
 
     async def handle(
         self, caller: Caller, request: Request, body: Body, memory: MemoryReservation
@@ -176,10 +164,16 @@ class Queries:
             return await self._pass_on(caller, found, request, body, memory)
         figures.CONNECTED.labels("http").inc()
         assert caller.admission is not None
-        memory.account_id = caller.admission.account_id
+        memory.account_id = account_id = caller.admission.account_id
+        convert = functools.partial(self._conversions.convert, account_id)
         try:
-            parsed = await self._read(request.headers, await body(memory))
-            results = await self._run(caller, destination, verifier, parsed, memory.grow)
+            read = await body(memory)
+            parsed = await convert(len(read), functools.partial(_read, request.headers, read))
+
+            def run(session: ComputeSession, clean: bool) -> Awaitable[Results]:
+                return session.run(*parsed, clean=clean, grow=memory.grow, convert=convert)
+
+            results = await self._run(caller, destination, verifier, run)
             headers = echoed(request.headers) if results.is_batch else []
             answer = Response(200, results.body(), headers)
             with caller.counting() as sent:
@@ -216,25 +210,18 @@ class Queries:
                 caller.dismiss()
         return Response(answer.status, answer.body, answer.headers)
 
-    async def _read(self, headers: Mapping[str, str], body: bytes) -> tuple[Batch, bytes]:
-        if len(body) <= SMALL_BODY_BYTES:
-            return _read(headers, body)
-        loop = self._readiness.loop
-        return await loop.run_in_executor(self._thread_for(len(body)), _read, headers, body)
-
     async def _run(
         self,
         caller: Caller,
         destination: Destination,
         verifier: Verifier,
-        parsed: tuple[Batch, bytes],
-        grow: Callable[[int], None],
+        run: Callable[[ComputeSession, bool], Awaitable[Results]],
     ) -> Results:
         key = SessionKey(
             destination.endpoint_id, verifier, frozenset(destination.parameters.items())
         )
         if destination.pooled:
-            return await self._run_pooled(caller, destination, parsed, grow)
+            return await self._run_pooled(caller, destination, run)
 
         async def connect(address: ComputeAddress) -> ComputeSession:
             open_one = functools.partial(self._open, address, destination)
@@ -246,7 +233,7 @@ class Queries:
             session = await caller.connect_to_compute(destination, connect)
             try:
                 with _abandoned_on_disconnect(caller):
-                    return await session.run(*parsed, clean=True, grow=grow)
+                    return await run(session, True)
             finally:
                 self.pool.give_back(key, session)
         finally:
@@ -256,8 +243,7 @@ class Queries:
         self,
         caller: Caller,
         destination: Destination,
-        parsed: tuple[Batch, bytes],
-        grow: Callable[[int], None],
+        run: Callable[[ComputeSession, bool], Awaitable[Results]],
     ) -> Results:
         """Runs the batch through the endpoint's PgBouncer, which keeps the sessions and limits
         their number."""
@@ -265,7 +251,7 @@ class Queries:
         session = await caller.connect_to_compute(destination, connect)
         try:
             with _abandoned_on_disconnect(caller):
-                return await session.run(*parsed, clean=False, grow=grow)
+                return await run(session, False)
         finally:
             session.close()
 
@@ -273,4 +259,4 @@ class Queries:
         connection = await compute.connect(
             address, destination.parameters, readiness=self._readiness
         )
-        return ComputeSession(connection, self._readiness, self._thread_for)
+        return ComputeSession(connection, self._readiness)

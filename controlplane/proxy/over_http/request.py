@@ -15,6 +15,8 @@ from controlplane.proxy.wire.errors import ComputeRefused, ProxyError
 # In bytes. Parsing as many takes some milliseconds, whatever the body contains.
 SMALL_BODY_BYTES = 16_384
 MAX_VALUES = 1_000_000
+# The same as Neon's.
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 # The bytes that all requests and responses in a process may take up.
 MAX_HELD_BYTES = 256 * 1024 * 1024
 

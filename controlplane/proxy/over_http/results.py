@@ -1,16 +1,24 @@
 """Writes Postgres's answers to statements as JSON while they arrive. Rows are held as Python
 objects only until the chunk that they arrived in is written."""
 
-import io
 import json
-import math
-import re
 import struct
-from collections.abc import Callable
-from json.encoder import encode_basestring
+from collections.abc import Iterator
 
-from controlplane.proxy.over_http.request import named_fields
+from controlplane.proxy.over_http.request import (
+    MAX_RESPONSE_BYTES,
+    ResponseTooLarge,
+    named_fields,
+)
 from controlplane.proxy.over_http.statements import Batch, Statement
+from controlplane.proxy.over_http.values import (
+    CHUNK_LENGTH,
+    UnreadableArray,
+    decoded,
+    encoder,
+    in_pieces,
+    string,
+)
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.messages import MalformedMessage
 
@@ -23,6 +31,8 @@ Row = list[str | None]
 
 # The most notices of a statement that are passed on, and their bytes. A loop may raise any number.
 MAX_NOTICES, MAX_NOTICE_BYTES = 100, 65_536
+# A genuine Postgres's are shorter: at most 1,664 columns, and a command with its counts.
+_MAX_DESCRIPTION_BYTES, _MAX_TAG_BYTES = 262_144, 64
 
 
 def row_of(buffer: bytearray, start: int) -> Row:
@@ -57,11 +67,11 @@ class Results:
         # In a transaction, BEGIN is answered before the statements, and COMMIT after them.
         self._statement: Statement | None = None if self.is_batch else next(self._statements)
         self._fields: list[dict[str, object]] = []
-        self._write_rows: Callable[[list[Row]], str] = _write_nothing
+        # Set once the current statement's answer has begun.
+        self._writer: _RowWriter | None = None
         self._rows: list[Row] = []
         self._has_rows = False
         self._has_results = False
-        self._is_open = False
         # Those of the current statement, each by the names of its fields; their bytes, and how many
         # more there were.
         self.notices: list[dict[str, object]] = []
@@ -70,17 +80,23 @@ class Results:
         # How many statements have completed.
         self.ended = 0
 
-    def describe(self, buffer: bytearray, start: int) -> None:
+    def describe(self, buffer: bytearray, start: int, end: int) -> None:
         """Takes a RowDescription. Raises MalformedMessage."""
+        if end - start > _MAX_DESCRIPTION_BYTES:
+            raise MalformedMessage("RowDescription is too long")
         try:
             self._fields = _fields(buffer, start)
         except (struct.error, ValueError) as error:
             raise MalformedMessage("invalid RowDescription") from error
 
-    def add(self, buffer: bytearray, start: int) -> None:
-        """Takes a DataRow. Raises MalformedMessage."""
+    def add(self, buffer: bytearray, start: int, end: int) -> None:
+        """Takes a DataRow. Writes a long one at once. Raises MalformedMessage, ResponseTooLarge."""
         try:
-            self._rows.append(row_of(buffer, start))
+            if end - start <= CHUNK_LENGTH:
+                self._rows.append(row_of(buffer, start))
+            else:
+                self.write()
+                self._write(self._open().long_row(buffer, start, end))
         except struct.error as error:
             raise MalformedMessage("invalid DataRow") from error
 
@@ -97,25 +113,31 @@ class Results:
             self.notices.append(named_fields(messages.error_fields(payload)))
 
     def write(self) -> None:
-        """Writes the rows taken since the last call. Raises MalformedMessage."""
-        if not self._rows:
-            return
-        rows, self._rows = self._rows, []
-        self._open()
+        """Writes the rows taken since the last call. Raises MalformedMessage, ResponseTooLarge."""
+        if self._rows:
+            rows, self._rows = self._rows, []
+            self._write(self._open().rows(rows))
+
+    def _write(self, pieces: Iterator[str]) -> None:
+        if self._has_rows:
+            self._add(",")
+        self._has_rows = True
         try:
-            written = self._write_rows(rows)
+            for piece in pieces:
+                self._add(piece)
         except (UnreadableArray, ValueError, IndexError) as error:
             raise MalformedMessage("invalid value in a DataRow") from error
-        self._add("," + written if self._has_rows else written)
-        self._has_rows = True
 
-    def complete(self, tag: str) -> None:
-        """Takes the tag that ends the current statement. Raises MalformedMessage."""
+    def complete(self, tag: bytes) -> None:
+        """Takes the tag that ends the current statement. Raises MalformedMessage,
+        ResponseTooLarge."""
+        if len(tag) > _MAX_TAG_BYTES:
+            raise MalformedMessage("CommandComplete is too long")
         if self._statement is not None:
             self.ended += 1
             self.write()
             self._open()
-            command, count = _parse_tag(tag)
+            command, count = _parse_tag(tag.rstrip(b"\0").decode(errors="replace"))
             end: dict[str, object] = {"command": command, "rowCount": count}
             if self.notices:
                 end["perch:notices"] = self.notices
@@ -123,7 +145,7 @@ class Results:
                 end["perch:notices_left_out"] = self.notices_left_out
             self._add("]," + json.dumps(end, ensure_ascii=False)[1:])
         self._statement = next(self._statements, None)
-        self._fields, self._has_rows, self._is_open = [], False, False
+        self._fields, self._has_rows, self._writer = [], False, None
         self.notices = []
         self._notice_bytes = self.notices_left_out = 0
 
@@ -131,44 +153,83 @@ class Results:
         """Returns the whole answer."""
         return b"".join([*self._parts, b"]}"] if self.is_batch else self._parts)
 
-    def _open(self) -> None:
-        if self._is_open or self._statement is None:
-            return
-        self._is_open = True
-        as_arrays = self._statement.as_arrays
-        self._write_rows = _writer(self._fields, as_text=self._batch.as_text, as_arrays=as_arrays)
-        head = json.dumps({"rowAsArray": as_arrays, "fields": self._fields}, ensure_ascii=False)
-        separator = "," if self._has_results else ""
-        self._has_results = True
-        self._add(f'{separator}{head[:-1]}, "rows":[')
+    def _open(self) -> "_RowWriter":
+        """Begins the current statement's answer, if that has not begun. Returns what writes its
+        rows. Raises MalformedMessage."""
+        if self._statement is None:
+            raise MalformedMessage("rows of no statement")
+        if self._writer is None:
+            as_arrays = self._statement.as_arrays
+            self._writer = _RowWriter(
+                self._fields, as_text=self._batch.as_text, as_arrays=as_arrays
+            )
+            head = json.dumps({"rowAsArray": as_arrays, "fields": self._fields}, ensure_ascii=False)
+            separator = "," if self._has_results else ""
+            self._has_results = True
+            self._add(f'{separator}{head[:-1]}, "rows":[')
+        return self._writer
 
     def _add(self, text: str) -> None:
         part = text.encode(errors="replace")
         self.written += len(part)
+        if self.written > MAX_RESPONSE_BYTES:
+            raise ResponseTooLarge(MAX_RESPONSE_BYTES)
         self._parts.append(part)
 
 
-def _write_nothing(rows: list[Row]) -> str:
-    raise MalformedMessage(f"{len(rows)} rows without a RowDescription")
+class _RowWriter:
+    """Writes rows of these fields as JSON. Its functions raise ValueError, IndexError,
+    UnreadableArray."""
 
+    def __init__(self, fields: list[dict[str, object]], *, as_text: bool, as_arrays: bool) -> None:
+        self._names = [string(str(field["name"])) for field in fields]
+        self._encoders = [
+            string if as_text else encoder(int(str(field["dataTypeID"]))) for field in fields
+        ]
+        self._as_arrays = as_arrays
 
-def _writer(
-    fields: list[dict[str, object]], *, as_text: bool, as_arrays: bool
-) -> Callable[[list[Row]], str]:
-    """Returns a function that writes rows of these fields as JSON, separated by commas."""
-    names = [string(str(field["name"])) for field in fields]
-    encoders = [string if as_text else encoder(int(str(one["dataTypeID"]))) for one in fields]
+    def rows(self, rows: list[Row]) -> Iterator[str]:
+        """Yields the rows, separated by commas."""
+        yield ",".join(map(self._row, rows))
 
-    def write(row: Row) -> str:
+    def _row(self, row: Row) -> str:
         columns = [
             "null" if text is None else encode(text)
-            for encode, text in zip(encoders, row, strict=True)
+            for encode, text in zip(self._encoders, row, strict=True)
         ]
-        if as_arrays:
+        if self._as_arrays:
             return "[" + ",".join(columns) + "]"
-        return "{" + ",".join(map("{}:{}".format, names, columns)) + "}"
+        return "{" + ",".join(map("{}:{}".format, self._names, columns)) + "}"
 
-    return lambda rows: ",".join(map(write, rows))
+    def long_row(self, buffer: bytearray, start: int, end: int) -> Iterator[str]:
+        """Yields a DataRow in pieces. Raises struct.error as well."""
+        names = ["" if self._as_arrays else name + ":" for name in self._names]
+        yield "[" if self._as_arrays else "{"
+        separator = ""
+        spans = _spans(buffer, start, end)
+        for name, encode, (at, until) in zip(names, self._encoders, spans, strict=True):
+            yield separator + name
+            separator = ","
+            if until < at:
+                yield "null"
+            elif until - at <= CHUNK_LENGTH:
+                yield encode(buffer[at:until].decode(errors="replace"))
+            else:
+                yield from in_pieces(decoded(buffer, at, until), encode)
+        yield "]" if self._as_arrays else "}"
+
+
+def _spans(buffer: bytearray, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yields where each column of a DataRow begins and ends. A null ends before it begins."""
+    (count,) = _COUNT.unpack_from(buffer, start)
+    at = start + _COUNT.size
+    for _ in range(count):
+        (length,) = _LENGTH.unpack_from(buffer, at)
+        at += _LENGTH.size
+        if at + length > end:
+            raise ValueError("a column is longer than its row")
+        yield at, at + length
+        at += max(length, 0)
 
 
 def _fields(buffer: bytearray, start: int) -> list[dict[str, object]]:
@@ -199,114 +260,3 @@ def _parse_tag(tag: str) -> tuple[str, int | None]:
     command, _, rest = tag.partition(" ")
     count = rest.rpartition(" ")[2] if command == "INSERT" else rest
     return command, int(count) if count.isdecimal() else None
-
-
-_BOOL, _INT2, _INT4, _FLOAT4, _FLOAT8, _JSON, _JSONB = 16, 21, 23, 700, 701, 114, 3802
-# By OID: Postgres's own array types whose elements are not written as strings, with the elements'.
-_ARRAYS = {
-    1000: _BOOL,
-    1005: _INT2,
-    1007: _INT4,
-    1021: _FLOAT4,
-    1022: _FLOAT8,
-    199: _JSON,
-    3807: _JSONB,
-}
-# Postgres's own array types whose elements are written as strings: bytea, char, name, int8, text,
-# oid, tid, xid, cid, bpchar, varchar, dates and times, bit, numeric, uuid, addresses, ranges, and
-# the others. box[] is not among them, because it alone is separated by semicolons.
-_ARRAYS_OF_STRINGS = frozenset(
-    map(
-        int,
-        "143 210 271 629 651 719 775 791 1001 1002 1003 1006 1008 1009 1010 1011 1012 1013 1014"
-        " 1015 1016 1017 1018 1019 1027 1028 1034 1040 1041 1115 1182 1183 1185 1187 1231 1263"
-        " 1270 1561 1563 2201 2207 2208 2209 2210 2211 2949 2951 3221 3643 3644 3645 3735 3770"
-        " 3905 3907 3909 3911 3913 3927 4073 4090 4097 4192 5039 6150 6151 6152 6153 6155"
-        " 6157".split(),
-    )
-)
-
-# A brace or comma, an element in quotes, one without, or a quote that no other ends. Possessive, so
-# that the time is linear, because computes choose the text.
-_TOKEN = re.compile(r'[{},]|"((?:[^"\\]++|\\.)*+)"|([^{},"]++)|"', re.DOTALL)
-# Their JSON, and by how much they change the depth.
-_MARKS = {"{": ("[", 1), "}": ("]", -1), ",": (",", 0)}
-
-# No other thread goes on within one call of C. So long strings are written in pieces of this many
-# characters.
-_CHUNK_LENGTH = 65_536
-
-Encoder = Callable[[str], str]
-
-
-class UnreadableArray(Exception):
-    """The text of an array type's value is not an array."""
-
-
-def encoder(type_oid: int) -> Encoder:
-    """Returns a function that converts a column of this type from Postgres's text to JSON.
-
-    The function raises UnreadableArray or ValueError if the text is not such a column's.
-    """
-    if type_oid in _ARRAYS:
-        of_element = _SCALARS[_ARRAYS[type_oid]]
-        return lambda text: _json_array(text, of_element)
-    if type_oid in _ARRAYS_OF_STRINGS:
-        return lambda text: _json_array(text, string)
-    return _SCALARS.get(type_oid, string)
-
-
-def string(text: str) -> str:
-    if len(text) <= _CHUNK_LENGTH:
-        return encode_basestring(text)
-    pieces = (text[at : at + _CHUNK_LENGTH] for at in range(0, len(text), _CHUNK_LENGTH))
-    return '"' + "".join(encode_basestring(piece)[1:-1] for piece in pieces) + '"'
-
-
-def _bool(text: str) -> str:
-    return "true" if text == "t" else "false"
-
-
-def _float(text: str) -> str:
-    # JSON has neither infinity nor NaN.
-    return text if math.isfinite(float(text)) else string(text)
-
-
-_SCALARS: dict[int, Encoder] = {
-    _BOOL: _bool,
-    _INT2: str,
-    _INT4: str,
-    _FLOAT4: _float,
-    _FLOAT8: _float,
-    _JSON: str,
-    _JSONB: str,
-}
-
-
-def _json_array(text: str, of_element: Encoder) -> str:
-    """Converts an array to JSON, without the bounds that Postgres may write before it. Raises
-    UnreadableArray."""
-    if text.startswith("["):
-        _, _, text = text.partition("=")
-    # A list of as many small strings would take twenty times the memory.
-    written = io.StringIO()
-    depth = 0
-    for token in _TOKEN.finditer(text):
-        quoted, plain = token.groups()
-        if token[0] == '"' or (token.lastindex and depth <= 0):
-            raise UnreadableArray
-        if not token.lastindex:
-            mark, change = _MARKS[token[0]]
-            depth += change
-        elif plain == "NULL":
-            mark = "null"
-        else:
-            mark = of_element(_unescaped(quoted) if plain is None else plain)
-        written.write(mark)
-    if depth or not text:
-        raise UnreadableArray
-    return written.getvalue()
-
-
-def _unescaped(text: str) -> str:
-    return "\\".join(part.replace("\\", "") for part in text.split("\\\\"))

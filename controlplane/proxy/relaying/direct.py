@@ -148,7 +148,7 @@ class FirstExchange:
                 return
             self._final_message += data
             if not _may_be_final_message(self._final_message):
-                self._go_on(to_client=self._final_message)
+                self._go_on()
 
     def _compute_has_ended(self, *, has_read: bool) -> None:
         # The reset of another host's connection says nothing of what that has read. But that host
@@ -165,14 +165,14 @@ class FirstExchange:
         self._parked()
         self.done.set_result(self._asked)
 
-    def _go_on(self, *, to_client: bytes = b"", to_compute: bytes = b"") -> None:
-        """Hands client and compute over to a relay."""
+    def _go_on(self, *, to_compute: bytes = b"") -> None:
+        """Hands client and compute over to a relay, which also sends the client what was held."""
         self._stop()
         self._relay = Relay(self._client, self._compute, readiness=self._readiness, sent=self._sent)
         self._relay.explain_end(self._because)
         self._relay.done.add_done_callback(lambda _: self.close())
         self._relay.start(
-            to_client=to_client,
+            to_client=self._final_message,
             to_compute=to_compute,
             previous=messages.READY_FOR_QUERY_PREFIX,
             first_answer=self._first_answer,

@@ -3,6 +3,7 @@ functions on bytes. After the start-up the relay passes bytes on without parsing
 clients it only finds where messages begin (`MessageStream`).
 """
 
+import codecs
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -16,6 +17,11 @@ READY_FOR_QUERY_PREFIX = b"Z\x00\x00\x00\x05"
 READY_FOR_QUERY_SIZE = 6
 # The most bytes of an ErrorResponse that are read for its words.
 MAX_ERROR_BYTES = 8192
+# The most bytes of an error's fields that `error_fields` keeps. Short fields are always whole.
+MAX_FIELD_BYTES, _SHORT_BYTES = 65_536, 1024
+# A genuine Postgres sends fewer.
+_MAX_FIELDS = 32
+_TEXT = ord("M")
 # Postgres's own limit on a message's length field.
 MAX_MESSAGE_BYTES = 0x3FFF_FFFF + 4
 # The last message of a client that disconnects in an orderly way.
@@ -60,13 +66,24 @@ def error_sqlstate(payload: bytes) -> str:
     return ""
 
 
-def error_fields(payload: bytes) -> dict[str, str]:
-    """Returns the fields of an ErrorResponse's payload, by their codes."""
-    fields = (field for field in payload.split(b"\0") if field)
-    return {
-        field[:1].decode("ascii", errors="replace"): field[1:].decode(errors="replace")
-        for field in fields
-    }
+def error_fields(payload: bytes | bytearray) -> dict[str, str]:
+    """Returns the fields of an ErrorResponse's payload, by their codes. Of long ones, the message
+    first, it keeps the beginnings that MAX_FIELD_BYTES have room for, each with an ellipsis."""
+    spans: list[tuple[int, int]] = []
+    start = 0
+    while len(spans) < _MAX_FIELDS and (end := payload.find(b"\0", start)) > start:
+        spans.append((start + 1, end))
+        start = end + 1
+    spans.sort(key=lambda span: (span[1] - span[0] > _SHORT_BYTES, payload[span[0] - 1] != _TEXT))
+    fields: dict[str, str] = {}
+    left = MAX_FIELD_BYTES
+    for start, end in spans:
+        stop = min(end, start + left)
+        left -= stop - start
+        text, _ = codecs.utf_8_decode(payload[start:stop], "replace", stop == end)
+        code = payload[start - 1 : start].decode("ascii", errors="replace")
+        fields[code] = text if stop == end else text + "…"
+    return fields
 
 
 def authentication_cleartext_password() -> bytes:

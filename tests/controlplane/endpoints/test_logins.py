@@ -2,6 +2,7 @@
 which sessions end after a role has changed."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,9 +13,11 @@ import pytest
 from controlplane.compute.catalog.reading import placeholder_of
 from controlplane.models.connecting import RoleState, RouteRow
 from controlplane.proxy.authentication.access_rules import AccessRules
+from controlplane.proxy.directory import control_database
 from controlplane.proxy.directory.changes import end_outdated_sessions
-from controlplane.proxy.directory.compute_logins import RoleLogin, _CatalogSession
+from controlplane.proxy.directory.compute_logins import ComputeLogins, RoleLogin, _CatalogSession
 from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.host_calls import HostCalls
 from controlplane.proxy.directory.interface import RoleIdentity
 from controlplane.proxy.directory.route_lookup import (
     RouteLookup,
@@ -120,7 +123,7 @@ class SlowLine(_CatalogSession):
     """A session whose answers are increasing numbers, each given when the test allows it."""
 
     def __init__(self) -> None:
-        super().__init__("ep-calm-river-000001", "br-1", 0.0)
+        super().__init__("ep-calm-river-000001", "br-1", 1, 0.0)
         self.put: list[object] = []
         self.may_answer = asyncio.Semaphore(0)
 
@@ -171,6 +174,31 @@ def test_a_failed_question_is_asked_again_for_the_next_client() -> None:
             with pytest.raises(LoginUnknown):
                 await line.login("alice")
         assert len(line.put) == 2
+
+    asyncio.run(go())
+
+
+def test_the_catalogs_of_an_account_leave_threads_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(control_database, "close_old_connections", lambda: None)
+    freed = threading.Event()
+
+    class SlowHost:
+        def call(self, name: str, endpoint_id: str) -> None:
+            if endpoint_id.startswith("ep-slow"):
+                freed.wait(20)
+
+    async def go() -> None:
+        unused: Any = None
+        logins = ComputeLogins(unused, cast(HostCalls, SlowHost()))
+        slow = [asyncio.create_task(logins.synchronize(f"ep-slow-{n}", 1)) for n in range(40)]
+        await asyncio.sleep(0.1)
+        try:
+            assert await asyncio.wait_for(logins.synchronize("ep-quick", 2), 5)
+        finally:
+            freed.set()
+        assert all(await asyncio.gather(*slow))
 
     asyncio.run(go())
 

@@ -21,8 +21,8 @@ from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.over_http import connection
 from controlplane.proxy.over_http.compute_session import ComputeSession
 from controlplane.proxy.over_http.connection import check_head
+from controlplane.proxy.over_http.conversions import Conversions
 from controlplane.proxy.over_http.request import MemoryBudget, MemoryExhausted, RequestRefused
-from controlplane.proxy.over_http.results import UnreadableArray, encoder
 from controlplane.proxy.over_http.statements import read_connection_string, without_neons_options
 from controlplane.proxy.over_http.websocket import WebSocketFraming
 from controlplane.proxy.relaying.compute import ComputeConnection, _read_greeting
@@ -37,7 +37,6 @@ from tests.support.waiting import load
 # Processor seconds, so that a busy machine makes no difference. Each of the inputs here took one or
 # more.
 BRIEF = 0.3
-INT4_ARRAY, TEXT_ARRAY = 1007, 1009
 
 
 def seconds_for(work: Callable[[], object]) -> float:
@@ -109,9 +108,7 @@ class Flooding:
 def test_a_session_that_is_not_clean_again_holds_little() -> None:
     channel = Flooding()
     peer = SimpleNamespace(address=None, channel=channel, greeting_after_key=b"")
-    session = ComputeSession(
-        cast(ComputeConnection, peer), cast(Readiness, None), lambda _: ThreadPoolExecutor(1)
-    )
+    session = ComputeSession(cast(ComputeConnection, peer), cast(Readiness, None))
     assert not asyncio.run(session.is_reusable())
     assert channel.sent < 1_000_000
 
@@ -142,27 +139,6 @@ def test_a_long_list_of_explains_options_is_left_unchanged() -> None:
     query = "EXPLAIN (" + "PREFETCH," * 500_000 + "ANALYZE) SELECT 1"
     assert seconds_for(lambda: without_neons_options(query)) < BRIEF
     assert without_neons_options(query) == query
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ('{"' + "\\\\" * 300_000 + '"}', ["\\" * 300_000]),
-        ('{"' + '\\"' * 300_000 + '"}', ['"' * 300_000]),
-        ("{" * 6 + "x" * 200_000 + "}" * 6, [[[[[["x" * 200_000]]]]]]),
-        ('[0:1]={NULL,"NULL"}', [None, "NULL"]),
-        ('{"a\\\\\\"b","",c d}', ['a\\"b', "", "c d"]),
-    ],
-)
-def test_arrays_are_converted_in_linear_time(text: str, value: object) -> None:
-    assert json.loads(encoder(TEXT_ARRAY)(text)) == value
-    assert seconds_for(lambda: encoder(TEXT_ARRAY)(text)) < BRIEF
-
-
-@pytest.mark.parametrize("text", ["", "1", "{1", "{1}}", "1{}", '{"1}', '{"1\\"}', "{1}2"])
-def test_text_that_is_no_array_is_refused(text: str) -> None:
-    with pytest.raises(UnreadableArray):
-        encoder(INT4_ARRAY)(text)
 
 
 def test_requests_without_a_pause_let_others_go_on(proxy: RunningProxy) -> None:
@@ -228,6 +204,44 @@ def test_a_value_that_is_too_large_only_as_json_is_refused(proxy: RunningProxy) 
         refused = client.post({"query": "SELECT repeat(chr(1), 20000000)"})
         assert refused.status_code == 507
         assert client.rows("SELECT 1") == [["1"]]
+
+
+def test_of_a_long_error_the_beginning_is_answered(proxy: RunningProxy) -> None:
+    with SqlClient(proxy) as client, going_on(proxy):
+        refused = client.post({"query": "SELECT repeat(chr(1), 6000000)::int"})
+        size = len(refused.content)
+        assert (refused.status_code, size < 500_000) == (400, True)
+        error = refused.json()
+        assert (error["code"], error["severity"], error["message"][-1]) == ("22P02", "ERROR", "…")
+        assert client.rows("SELECT 1") == [["1"]]
+
+
+def test_the_conversions_of_an_account_let_others_go_between() -> None:
+    order: list[str] = []
+    begun, freed = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        freed.wait(20)
+
+    async def go() -> None:
+        conversions = Conversions()
+        first = asyncio.create_task(conversions.convert(1, 100_000, wait))
+        await asyncio.to_thread(begun.wait, 20)
+        many = [conversions.convert(1, 100_000, lambda: order.append("one's")) for _ in range(20)]
+        waiting = list(map(asyncio.create_task, many))
+        await asyncio.sleep(0.01)
+        first.cancel()  # its thread is not free yet
+        await asyncio.sleep(0.01)
+        other = conversions.convert(2, 100_000, lambda: order.append("another's"))
+        waiting.append(asyncio.create_task(other))
+        await asyncio.sleep(0.01)
+        freed.set()
+        await asyncio.gather(*waiting)
+        conversions.close()
+
+    asyncio.run(go())
+    assert order == ["another's", *["one's"] * 20]
 
 
 def test_an_account_leaves_memory_to_others() -> None:

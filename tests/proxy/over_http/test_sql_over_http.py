@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 
-from controlplane.proxy.over_http.results import encoder
+from controlplane.proxy.over_http.values import encoder
 from tests.proxy.conftest import ENDPOINT
 from tests.proxy.http_client import SqlClient, connection_string, headers
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy

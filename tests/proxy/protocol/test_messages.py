@@ -172,3 +172,19 @@ def test_a_huge_message_uses_little_memory() -> None:
     for _ in range(4):
         stream.feed(bytes(65536))
     assert len(stream._kept) == WANTED[b"Q"[0]]
+
+
+def test_of_an_errors_long_fields_the_beginnings_are_kept() -> None:
+    given = {"S": "ERROR", "C": "22P02", "D": "d" * 9_000, "M": "é" * 30_000, "W": "w" * 9_000}
+    end = {"R": "raise", "H": "h" * 1024}
+    payload = b"".join(f"{code}{text}\0".encode() for code, text in {**given, **end}.items())
+    left = messages.MAX_FIELD_BYTES - 1024 - len("ERROR22P02raise") - 60_000
+    assert messages.error_fields(payload + b"\0") == {
+        **given,
+        **end,
+        "D": "d" * left + "…",
+        "W": "…",
+    }
+    long = messages.error_fields("MÄ".encode() + "€".encode() * 30_000 + b"\0\0")
+    assert long == {"M": "Ä" + "€" * 21_844 + "…"}
+    assert len(messages.error_fields(b"Mx\0" * 1_000_000)) == 1

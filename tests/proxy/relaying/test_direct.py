@@ -1,6 +1,7 @@
 """A client whose compute ends before its first answer continues with the next compute, if the first
 cannot have executed anything for it."""
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -9,13 +10,19 @@ import stat
 import sys
 import termios
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psutil
 import psycopg
 import pytest
 
-from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.directory.interface import ComputeAddress, Tally
+from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection
+from controlplane.proxy.relaying.direct import FirstExchange
+from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.readiness import Readiness
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import RunningProxy, plain
 from tests.support.bare_postgres import BarePostgres
@@ -114,6 +121,34 @@ def test_an_error_like_that_of_a_stopping_compute_is_passed_on(proxy: RunningPro
         with pytest.raises(psycopg.errors.AdminShutdown, match="mine"):
             connection.execute("DO $$ BEGIN RAISE 'mine' USING ERRCODE = '57P01'; END $$")
         assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_such_an_error_is_passed_on_also_if_the_client_asks_more_meanwhile() -> None:
+    asked = messages.message(b"Q", b"SELECT 1\0")
+    error = messages.error_response(severity="ERROR", sqlstate="57P01", text="mine")
+
+    async def exchange() -> bytes:
+        readiness = Readiness(asyncio.get_running_loop())
+        (client, client_end), (compute, compute_end) = socket.socketpair(), socket.socketpair()
+        channel = Channel(compute_end, readiness)
+        address, key = ComputeAddress(Path("/none")), CancelKey(1, b"key")
+        first = FirstExchange(
+            Channel(client_end, readiness),
+            ComputeConnection(channel, address, key, b"", b""),
+            readiness=readiness,
+            sent=Tally(),
+            parked=lambda: None,
+        )
+        with client, compute, contextlib.closing(first):
+            first.start(b"")
+            for sender, sent in ((client, asked), (compute, error), (client, asked)):
+                sender.send(sent)
+                await asyncio.sleep(0.02)
+            compute.send(messages.READY_FOR_QUERY_PREFIX + b"I")
+            await asyncio.sleep(0.02)
+            return client.recv(1000, socket.MSG_DONTWAIT)
+
+    assert asyncio.run(exchange()) == error + messages.READY_FOR_QUERY_PREFIX + b"I"
 
 
 def test_a_query_that_is_too_long_to_be_stored_is_answered(proxy: RunningProxy) -> None:
