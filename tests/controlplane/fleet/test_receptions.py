@@ -81,25 +81,33 @@ def test_on_a_full_disk_only_the_largest_is_removed(
     assert said.endswith("the second host's disk is nearly full")
 
 
-@pytest.mark.parametrize("is_restored", [False, True])
-def test_what_a_restore_may_need_stays(
-    received: dict[str, LogReceiver],
-    host: Host,
-    monkeypatch: pytest.MonkeyPatch,
-    is_restored: bool,
-) -> None:
+def restore_each(received: dict[str, LogReceiver], status: str) -> None:
+    for row in received.values():
+        Operation.objects.create(
+            project=row.branch.project,
+            branch=row.branch,
+            action="restore_from_store",
+            status=status,
+            chain="0" * 32,
+            resources=[],
+        )
+
+
+@pytest.fixture
+def too_large(received: dict[str, LogReceiver], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All receptions take too much, on a disk that is short."""
     monkeypatch.setattr(receptions, "host_space", lambda: SHORT)
     monkeypatch.setattr(receptions, "MAX_RECEIVED_BYTES", MB // 2)
-    if is_restored:
-        for row in received.values():
-            Operation.objects.create(
-                project=row.branch.project,
-                branch=row.branch,
-                action="restore_from_store",
-                status="running",
-                chain="0" * 32,
-                resources=[],
-            )
+
+
+@pytest.mark.usefixtures("too_large")
+@pytest.mark.parametrize("restore", [None, "running", "failed", "cancelled"])
+def test_what_a_restore_may_need_stays(
+    received: dict[str, LogReceiver], host: Host, restore: str | None
+) -> None:
+    """A restore that has failed can be retried."""
+    if restore:
+        restore_each(received, restore)
     else:
         silent = timezone.now() - SILENT
         Host.objects.filter(id="other").update(worker_seen_at=silent, proxy_seen_at=silent)
@@ -107,6 +115,21 @@ def test_what_a_restore_may_need_stays(
     assert left(received) == ["1 MB", "2 MB", "4 MB"]
     assert not receivewal.removable
     assert not noted()
+
+
+@pytest.mark.usefixtures("too_large")
+@pytest.mark.parametrize("since", ["a retry has finished", "the branch ran"])
+def test_what_no_restore_needs_any_more_is_removed(
+    received: dict[str, LogReceiver], host: Host, since: str
+) -> None:
+    """The branch runs again also after other data has taken the place of the lost."""
+    restore_each(received, "failed")
+    if since == "the branch ran":
+        LogReceiver.objects.update(created_at=timezone.now())
+    else:
+        restore_each(received, "finished")
+    receptions.look_after_received(host)
+    assert not left(received)
 
 
 def test_history_is_not_removed_for_what_is_received(
