@@ -18,6 +18,7 @@ from controlplane.fleet.receivers.log_receivers import (
     hold_durability,
 )
 from controlplane.fleet.receivers.lost_receivers import closing, take_out_ended, watch_receivers
+from controlplane.fleet.receivers.receivewal import received_bytes, removable_bytes
 from controlplane.fleet.receivers.receptions import look_after_received
 from controlplane.models import Action, Host
 from controlplane.operations.actions.table import ActionRule
@@ -61,6 +62,8 @@ FLEET = Feature(
         "open_receiver": connect_to_receiver,
         "open_log_source": connect_to_source,
     },
+    received_bytes=received_bytes,
+    removable_bytes=removable_bytes,
     advice={
         # The other host's words have the advice.
         MoveInterrupted: "",

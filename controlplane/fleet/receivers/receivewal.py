@@ -15,7 +15,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -134,11 +134,20 @@ def size_of(receiver_id: str) -> int:
     return size_on_disk(branch_dir(receiver_id))
 
 
+def received_bytes() -> int:
+    """Bytes of the disk that all receptions take."""
+    return _bytes_of(reception_ids())
+
+
 def removable_bytes() -> int:
     """Bytes of the disk that the `removable` receptions take."""
+    return _bytes_of(removable)
+
+
+def _bytes_of(receptions: Iterable[str]) -> int:
     total = 0
-    for receiver_id in removable:
-        with suppress(FileNotFoundError):
+    for receiver_id in receptions:
+        with suppress(OSError):
             total += size_of(receiver_id)
     return total
 

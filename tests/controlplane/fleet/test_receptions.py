@@ -10,14 +10,15 @@ from django.utils import timezone
 
 from controlplane.compute.host.space import Space
 from controlplane.fleet.receivers import receivewal, receptions
-from controlplane.history import keeping
-from controlplane.models import Account, Event, Host, LogReceiver, Operation
+from controlplane.models import Account, Event, Host, LogReceiver, Operation, Project
+from controlplane.operations import disk
+from controlplane.operations.rounds.deleted_projects import make_room
 from tests.controlplane.rows import make_host, make_project
 
 MB = 1 << 20
 ROOMY = Space(total=100 << 30, free=50 << 30, reserve=10 << 30, free_files=0, reserved_files=0)
 SHORT = replace(ROOMY, free=ROOMY.reserve - 3 * MB)
-SILENT = timedelta(minutes=1)
+SILENT, DAY = timedelta(minutes=1), timedelta(days=1)
 
 
 @pytest.fixture
@@ -132,11 +133,21 @@ def test_what_no_restore_needs_any_more_is_removed(
     assert not left(received)
 
 
-def test_history_is_not_removed_for_what_is_received(
-    received: dict[str, LogReceiver], host: Host, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("more", "is_removed"), [(0, False), (5 * MB, True)])
+def test_nothing_else_is_removed_for_what_is_received(
+    received: dict[str, LogReceiver],
+    account: Account,
+    host: Host,
+    monkeypatch: pytest.MonkeyPatch,
+    more: int,
+    is_removed: bool,
 ) -> None:
+    now = timezone.now()
+    deleted = make_project(account, host)
+    kept = Project.objects.filter(id=deleted.id, recoverable_until__isnull=False)
+    Project.objects.filter(id=deleted.id).update(deleted_at=now, recoverable_until=now + DAY)
     receptions.look_after_received(host)
-    monkeypatch.setattr(keeping, "host_space", lambda: SHORT)
-    assert not keeping.must_make_room()
-    monkeypatch.setattr(keeping, "host_space", lambda: replace(SHORT, free=SHORT.free - 5 * MB))
-    assert keeping.must_make_room()
+    monkeypatch.setattr(disk, "host_space", lambda: replace(SHORT, free=SHORT.free - more))
+    assert disk.must_make_room() is is_removed
+    make_room(host)
+    assert kept.exists() is not is_removed
