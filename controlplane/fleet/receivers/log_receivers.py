@@ -255,14 +255,10 @@ def _copied(branch: Branch) -> StoredLog | None:
     of_account = _of_account[branch.project.account_id]
     if not of_account.acquire(timeout=ATTACH_TIMEOUT):
         raise NotAttached("other branches of its account are still being copied to the store")
-
-    def end(_: object) -> None:
-        _copying.discard(branch.id)
-        of_account.release()
-
     _copying.add(branch.id)
     copy = copies.submit(closing(copy_to_store), branch)
-    copy.add_done_callback(end)
+    copy.add_done_callback(lambda _: _copying.discard(branch.id))
+    copy.add_done_callback(lambda _: of_account.release())
     try:
         return copy.result(until - time.monotonic())
     except TimeoutError:

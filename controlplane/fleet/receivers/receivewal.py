@@ -134,17 +134,8 @@ def size_of(receiver_id: str) -> int:
     return size_on_disk(branch_dir(receiver_id))
 
 
-def received_bytes() -> int:
-    """Bytes of the disk that all receptions take."""
-    return _bytes_of(reception_ids())
-
-
-def removable_bytes() -> int:
-    """Bytes of the disk that the `removable` receptions take."""
-    return _bytes_of(removable)
-
-
-def _bytes_of(receptions: Iterable[str]) -> int:
+def bytes_of(receptions: Iterable[str]) -> int:
+    """Bytes of the disk that the receptions take. Those that cannot be read count as none."""
     total = 0
     for receiver_id in receptions:
         with suppress(OSError):
