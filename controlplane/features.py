@@ -63,6 +63,10 @@ class Feature:
     # What to do about each of its exceptions whose message is meaningful to the user of an endpoint
     # (`operations.actions.words`). The first class that matches is used.
     advice: Mapping[type[Exception], str] = field(default_factory=dict)
+    # Bytes of the disk that it holds for other hosts, and how many of them it removes by itself
+    # while the disk is short, so that nothing else need be removed for them.
+    received_bytes: Callable[[], int] = lambda: 0
+    removable_bytes: Callable[[], int] = lambda: 0
     # Problems that the worker publishes, and columns of the host's row that it publishes with them.
     checks: Sequence[Callable[[], list[Problem]]] = ()
     published: Callable[[], Mapping[str, Any]] = dict

@@ -41,7 +41,7 @@ from controlplane.database.version import (
     refuse_other_version,
 )
 from controlplane.environment import Unstored
-from controlplane.models import Host
+from controlplane.models import Host, LogReceiver
 
 # Releases up to 0.1 created this file wherever a command was run.
 HARMLESS = {"secret-key"}
@@ -92,7 +92,7 @@ def restore_host(backup: Path, say: Callable[[str], object]) -> Manifest:
     """
     manifest = read_manifest(backup)
     check_fits(manifest, has_data=bool(manifest.branches))
-    check_lost_host()
+    check_lost_host(say)
     check_place()
     check_complete(backup, say)
     ready = set(ready_branches())
@@ -188,9 +188,9 @@ def check_database() -> None:
         check_empty()
 
 
-def check_lost_host() -> None:
+def check_lost_host(say: Callable[[str], object]) -> None:
     """Raise RestoreRefused, OtherVersion or OtherSecretKey if the database does not have this host
-    as one that is lost."""
+    as one that is lost. Warn if other hosts have commits that the restore does not use."""
     if "DATABASE_URL" not in os.environ:
         raise RestoreRefused("set DATABASE_URL to the database that the other hosts use")
     _check_answers()
@@ -204,6 +204,15 @@ def check_lost_host() -> None:
     # Without a key in the environment, `up` will use the backup's.
     if any(os.environ.get(name) for name in ("PERCH_SECRET_KEY", "PERCH_SECRET_KEY_FILE")):
         refuse_other_key()
+    received = LogReceiver.objects.filter(
+        branch__project__host=host, branch__deleted_at=None, host__lost_at=None
+    ).exclude(attached_at=None)
+    if names := ", ".join(sorted({row.branch_id for row in received})):
+        say(
+            f"WARNING: other hosts have received the newest commits of {names}. This restore does "
+            "not use them, and they are removed after it. To keep them, interrupt this command and "
+            f"let another host of the region take over: hosts lost {host.id}"
+        )
 
 
 def _check_answers() -> None:

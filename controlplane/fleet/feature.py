@@ -11,6 +11,7 @@ from controlplane.fleet.moving.project_host import HostNotReady
 from controlplane.fleet.moving.project_move import end_move, move_project, undo_move
 from controlplane.fleet.moving.receiving_moves import begin_receiving, connect_to_receiver
 from controlplane.fleet.reaching_hosts import HostLinks, reach_hosts_by
+from controlplane.fleet.receivers import receivewal
 from controlplane.fleet.receivers.log_receivers import (
     attach,
     connect_to_source,
@@ -61,6 +62,8 @@ FLEET = Feature(
         "open_receiver": connect_to_receiver,
         "open_log_source": connect_to_source,
     },
+    received_bytes=lambda: receivewal.bytes_of(receivewal.reception_ids()),
+    removable_bytes=lambda: receivewal.bytes_of(receivewal.removable),
     advice={
         # The other host's words have the advice.
         MoveInterrupted: "",

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -32,7 +31,6 @@ from controlplane.compute.host.wal import LogUnreadable
 from controlplane.compute.processes.session import socket_dir
 from controlplane.events.changes import history_gap
 from controlplane.events.recording import record
-from controlplane.fleet.receivers import receivewal
 from controlplane.history.local import bases, chain, pulling
 from controlplane.history.local.chain import (
     Base,
@@ -55,6 +53,7 @@ from controlplane.history.retention import (
     switch_off,
 )
 from controlplane.models import Branch, Endpoint, EndpointState, HistoryChain, Host, Operation
+from controlplane.operations.disk import must_make_room
 from controlplane.operations.locks import apart
 from controlplane.operations.rounds.looks import look_at_each
 
@@ -159,13 +158,6 @@ def keep(
                 limit_size(branch_id, chains, running, room)
         _record_gaps(branch_id, chains, began)
         return chains, before != [_summary(one) for one in chains]
-
-
-def must_make_room() -> bool:
-    """Whether the disk would be short also without the log of other hosts that this one receives,
-    which is removed first (`fleet.receivers.receptions`)."""
-    space = host_space()
-    return replace(space, free=space.free + receivewal.removable_bytes()).is_short
 
 
 def _record_gaps(branch_id: str, chains: list[Chain], since: datetime) -> None:

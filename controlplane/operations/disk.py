@@ -12,6 +12,7 @@ worker has restarted they may start, and are stopped again if they continue.
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 
 from controlplane.compute import compute
 from controlplane.compute.data.branch_data import branch_dir, data_dir
@@ -22,6 +23,7 @@ from controlplane.compute.host.space import host_space, make_room
 from controlplane.compute.host.tree import size_on_disk
 from controlplane.compute.observation import size_outside_of_data
 from controlplane.compute.processes.process import StopFailed
+from controlplane.features import features
 from controlplane.models import Host
 
 log = logging.getLogger(__name__)
@@ -36,8 +38,8 @@ STOP_TIME = 5.0
 
 # The running branches' sizes in bytes at the last look, while the disk is short of space.
 _sizes: dict[str, int] = {}
-# The bytes that were free then.
-_free = 0
+# The bytes that were free then, and those that were held for other hosts.
+_free = _received = 0
 # The ids of the branches whose computes were stopped because of what they wrote.
 _stopped: set[str] = set()
 # The bytes that the disk has lost since it is short, and that no branch is seen to have taken.
@@ -49,11 +51,13 @@ MISSING_PART = 8
 def guard_disk(host: Host) -> None:
     """Stop a compute that fills the disk, then make sure that the metadata can be written. The
     order matters: space freed by giving back the ballast would be filled like all space before."""
-    global _free, _missing
+    global _free, _received, _missing
     space = host_space()
     if space.is_short:
         (growth, unsure), lost, _free = _growth(), _free - space.free, space.free
-        _missing = max(0, _missing + lost - sum(growth.values()))
+        received = sum(feature.received_bytes() for feature in features())
+        _missing = max(0, _missing + lost - sum(growth.values()) - (received - _received))
+        _received = received
         if space.is_critical:
             # Whoever has grown most has grown by its even share at least, unless what fills the
             # disk is not to be seen: then an innocent one would be stopped in its place.
@@ -67,8 +71,16 @@ def guard_disk(host: Host) -> None:
     else:
         _sizes.clear()
         _stopped.clear()
-        _free = _missing = 0
+        _free = _received = _missing = 0
     make_room()
+
+
+def must_make_room() -> bool:
+    """Whether the disk would be short also without the log of other hosts that this one receives,
+    which is removed first (`fleet.receivers.receptions`)."""
+    space = host_space()
+    removable = sum(feature.removable_bytes() for feature in features()) if space.is_short else 0
+    return replace(space, free=space.free + removable).is_short
 
 
 def start_refusal(branch_id: str) -> str | None:

@@ -14,11 +14,14 @@ received log together have every commit.
 
 import logging
 import socket
+import time
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Semaphore
 
 import psycopg
 from django.db.models import Exists, Max, OuterRef
@@ -74,9 +77,11 @@ log = logging.getLogger(__name__)
 # Seconds that the clients of a starting compute wait for a second host at most.
 ATTACH_TIMEOUT = 5.0
 LOCK_TIMEOUT = 2.0
-# Copy to the store what it lacks of branches; `_copying` has those whose copy is under way.
+# Copy to the store what it lacks of branches; `_copying` has those whose copy is under way. Of one
+# account there are at most two: each may take hours.
 copies = ThreadPoolExecutor(8, thread_name_prefix="copies-to-store")
 _copying: set[str] = set()
+_of_account: defaultdict[int, Semaphore] = defaultdict(lambda: Semaphore(2))
 
 
 @dataclass(frozen=True)
@@ -246,11 +251,16 @@ def _attach(endpoint: Endpoint, *, serves: bool) -> str:
 def _copied(branch: Branch) -> StoredLog | None:
     """Copy what the store lacks of the branch. A copy that takes longer than ATTACH_TIMEOUT goes
     on, and no other one of the branch begins meanwhile. Raises NotAttached."""
+    until = time.monotonic() + ATTACH_TIMEOUT
+    of_account = _of_account[branch.project.account_id]
+    if not of_account.acquire(timeout=ATTACH_TIMEOUT):
+        raise NotAttached("other branches of its account are still being copied to the store")
     _copying.add(branch.id)
     copy = copies.submit(closing(copy_to_store), branch)
     copy.add_done_callback(lambda _: _copying.discard(branch.id))
+    copy.add_done_callback(lambda _: of_account.release())
     try:
-        return copy.result(ATTACH_TIMEOUT)
+        return copy.result(until - time.monotonic())
     except TimeoutError:
         raise NotAttached("the store does not answer in time") from None
 

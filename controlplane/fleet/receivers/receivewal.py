@@ -15,7 +15,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -134,11 +134,11 @@ def size_of(receiver_id: str) -> int:
     return size_on_disk(branch_dir(receiver_id))
 
 
-def removable_bytes() -> int:
-    """Bytes of the disk that the `removable` receptions take."""
+def bytes_of(receptions: Iterable[str]) -> int:
+    """Bytes of the disk that the receptions take. Those that cannot be read count as none."""
     total = 0
-    for receiver_id in removable:
-        with suppress(FileNotFoundError):
+    for receiver_id in receptions:
+        with suppress(OSError):
             total += size_of(receiver_id)
     return total
 

@@ -14,7 +14,7 @@ from controlplane.fleet.messages import CHUNK_BYTES, Link, MoveRefused
 from controlplane.fleet.reaching_hosts import host_links
 from controlplane.fleet.receivers import receivewal
 from controlplane.fleet.receivers.second_hosts import note_lost
-from controlplane.models import UNFINISHED, Action, Host, LogReceiver, Operation
+from controlplane.models import Action, Host, LogReceiver, Operation, OperationStatus
 from controlplane.models.host import is_recent
 from controlplane.operations.locks import apart
 
@@ -73,13 +73,22 @@ def look_after_received(host: Host) -> None:
 
 def _removable(rows: Sequence[LogReceiver]) -> frozenset[str]:
     """The receptions of branches whose own host has all that was received. A restore may need the
-    others: their host is silent or lost, or another one is still to restore them."""
+    others: their host is silent or lost, or another one is still to restore them, at once or by a
+    retry of what has failed."""
     restores = Operation.objects.filter(
         action=Action.RESTORE_FROM_STORE, branch__in=[row.branch_id for row in rows]
     )
-    needed = set(restores.filter(status__in=UNFINISHED).values_list("branch_id", flat=True))
+    newest = {one.branch_id: one for one in restores.order_by("created_at")}
+
+    def is_needed(row: LogReceiver) -> bool:
+        restore = newest.get(row.branch_id)
+        if restore is None or restore.status == OperationStatus.FINISHED:
+            return False
+        # Later ones are of a compute that runs: the branch has got data by other means.
+        return row.created_at < restore.created_at
+
     return frozenset(
-        row.id for row in rows if row.branch_id not in needed and _is_alive(row.branch.project.host)
+        row.id for row in rows if not is_needed(row) and _is_alive(row.branch.project.host)
     )
 
 

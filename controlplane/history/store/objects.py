@@ -139,7 +139,7 @@ class Store:
     def keep_former_keys(self, keys: Iterable[str]) -> int:
         """Keep the keys of objects that were written before the key was replaced. They are
         encrypted with the present key, so that whoever has that one can read all objects. Returns
-        how many are kept. Raises Damaged."""
+        how many are kept."""
         earlier = self._former_keys()
         wanted = set(keys).union(*earlier.values())
         if wanted:
@@ -152,8 +152,8 @@ class Store:
         """The kept keys, by the object that holds them."""
         found = {}
         for name in self.names(f"keys/{settings.REGION}"):
-            # Written with a key that is not known here, or deleted meanwhile.
-            with suppress(WrongKey, Missing):
+            # Written with a key that is not known here or without one, or deleted meanwhile.
+            with suppress(WrongKey, Damaged):
                 found[name] = json.loads(b"".join(self._get(name)))
         return found
 

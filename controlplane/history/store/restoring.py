@@ -89,7 +89,10 @@ def restore_from_store(
     # A wrong key is found here, before anything is made.
     copies = newest_rows(store, host, say)
     first = next(copies)
-    (check_database if with_rows else check_lost_host)()
+    if with_rows:
+        check_database()
+    else:
+        check_lost_host(say)
     check_place()
     with new_state_directory(), scratch_directory(SCRATCH) as scratch:
         named = host is not None

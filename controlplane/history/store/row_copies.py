@@ -20,7 +20,6 @@ from controlplane.models import Project
 
 # In the state directory: the rows and secrets that are being copied.
 SCRATCH = ".rows"
-MAX_KEPT_COPIES = 2
 # Seconds between two copies: at least after a change, and at most. The database may spend one part
 # in TIME_FACTOR of its time on them, as the rows of a large service take long.
 MIN_INTERVAL, MAX_INTERVAL, TIME_FACTOR = 10.0, 3600.0, 20
@@ -28,8 +27,10 @@ MIN_INTERVAL, MAX_INTERVAL, TIME_FACTOR = 10.0, 3600.0, 20
 
 @dataclass
 class _Last:
-    """The last copy: when it was made, how long the database took, and its newest change."""
+    """The last copy: its name, when it was made, how long the database took, and its newest
+    change."""
 
+    name: str = ""
     at: float = float("-inf")
     took: float = 0.0
     change: int = -1
@@ -83,5 +84,17 @@ def _copy_rows(copies: Copies) -> float:
         name = f"{copies.host}/metadata/{at}-{random_name()}"
         with open_directory(place) as directory:
             copies.store.put(name, tree_stream(directory))
-    copies.store.delete(list(copies.store.names(f"{copies.host}/metadata"))[:-MAX_KEPT_COPIES])
+    _delete_others(copies, name)
+    _last.name = name
     return took
+
+
+def _delete_others(copies: Copies, name: str) -> None:
+    """Delete all copies but this one and the one before it, which a restore may be reading. Those
+    with later names are older too: the clock was ahead, or somebody without the key has added
+    them. Raises StoreFails."""
+    names = list(copies.store.names(f"{copies.host}/metadata"))
+    earlier = (one for one in reversed(names) if one < name)
+    before = (one for one in earlier if one == _last.name or copies.store.is_whole(one))
+    kept = {name, next(before, "")}
+    copies.store.delete([one for one in names if one not in kept])

@@ -14,7 +14,6 @@ from django.db.models.functions import Coalesce
 
 from controlplane import clock
 from controlplane.actors import EXPIRY, acting_as
-from controlplane.compute.host.space import host_space
 from controlplane.events.changes import project_removed
 from controlplane.events.recording import record
 from controlplane.models import (
@@ -27,6 +26,7 @@ from controlplane.models import (
     OperationStatus,
     Project,
 )
+from controlplane.operations.disk import must_make_room
 from controlplane.operations.engine.scheduling import Step, schedule
 from controlplane.operations.locks import apart, locked_project
 
@@ -59,7 +59,7 @@ def remove_unrecovered(host: Host) -> None:
 
 def make_room(host: Host) -> None:
     """Schedule the removal of one deleted project early if the disk is short of space."""
-    if host_space().is_short and not _is_removing(host):
+    if must_make_room() and not _is_removing(host):
         kept = Project.objects.filter(host=host, recoverable_until__isnull=False)
         oldest = _first_to_remove(host, kept)
         if oldest is not None:

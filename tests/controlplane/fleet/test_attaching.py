@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from controlplane.compute import compute
 from controlplane.fleet.receivers import log_receivers, lost_receivers, standby
+from controlplane.fleet.receivers.log_receivers import StoredLog
 from controlplane.fleet.receivers.standby import NotAttached
 from controlplane.models import Account, Endpoint, Event, Host, LogReceiver
 from tests.controlplane.rows import make_project
@@ -51,6 +52,31 @@ def test_attempts_to_attach_share_one_copy_and_hold_up_no_note(
         assert lost_receivers.threads.submit(lambda: "taken out").result(1) == "taken out"
     finally:
         ended.set()
+
+
+def test_long_copies_of_one_account_keep_no_other_from_copying(
+    account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, stored = threading.Event(), StoredLog(1, is_all=True)
+    large = make_project(account, host, size=10)
+    another = make_project(Account.objects.create(name="another", plan="free"), host)
+    monkeypatch.setattr(log_receivers, "ATTACH_TIMEOUT", 0.1)
+
+    def copy(branch: Any) -> StoredLog:
+        if branch.project_id == large.id:
+            ended.wait(20)
+        return stored
+
+    monkeypatch.setattr(log_receivers, "copy_to_store", copy)
+    try:
+        for branch in large.branches.all():
+            with pytest.raises(NotAttached):
+                log_receivers._copied(branch)
+        monkeypatch.setattr(log_receivers, "ATTACH_TIMEOUT", 5)
+        assert log_receivers._copied(another.branches.get()) == stored
+    finally:
+        ended.set()
+    assert log_receivers._copied(large.branches.all()[9]) == stored
 
 
 def test_a_loss_is_noted_while_all_take_outs_are_busy(

@@ -9,9 +9,19 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from controlplane.backup import restoring
 from controlplane.backup.manifest import BranchCopy
 from controlplane.backup.restored_rows import settle_lost_host
-from controlplane.models import CATALOG_UNREAD, Account, Database, Endpoint, Event, Host
+from controlplane.models import (
+    CATALOG_UNREAD,
+    Account,
+    Database,
+    Endpoint,
+    Event,
+    Host,
+    LogReceiver,
+)
+from controlplane.models.host import AWAY_AFTER
 from tests.controlplane.deployment.test_metadata_copy import new_database, ran
 from tests.controlplane.history.test_history_store import copied_after
 from tests.controlplane.rows import make_host, make_project, make_snapshot
@@ -193,3 +203,24 @@ class TestRows:
         branch.refresh_from_db()
         assert branch.current_state == "ready"
         assert not project.snapshots.exists()
+
+
+def test_what_other_hosts_have_received_is_named_before_the_restore(
+    account: Account, host: Host, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.HOST_NAME = "lost"
+    monkeypatch.setenv("DATABASE_URL", "postgres://")
+    monkeypatch.setattr(restoring, "_check_answers", lambda: None)
+    silent = timezone.now() - AWAY_AFTER - timedelta(seconds=1)
+    lost = make_host("lost", host.region_id, worker_seen_at=silent, proxy_seen_at=silent)
+    received, other = (make_project(account, lost).branches.get() for _ in range(2))
+    LogReceiver.objects.create(branch=other, host=host)
+    said: list[str] = []
+    restoring.check_lost_host(said.append)
+    assert said == []
+    LogReceiver.objects.create(branch=received, host=host, attached_at=timezone.now())
+    restoring.check_lost_host(said.append)
+    (warning,) = said
+    assert received.id in warning
+    assert other.id not in warning
+    assert warning.endswith("hosts lost lost")

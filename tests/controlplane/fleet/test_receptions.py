@@ -10,14 +10,15 @@ from django.utils import timezone
 
 from controlplane.compute.host.space import Space
 from controlplane.fleet.receivers import receivewal, receptions
-from controlplane.history import keeping
-from controlplane.models import Account, Event, Host, LogReceiver, Operation
+from controlplane.models import Account, Event, Host, LogReceiver, Operation, Project
+from controlplane.operations import disk
+from controlplane.operations.rounds.deleted_projects import make_room
 from tests.controlplane.rows import make_host, make_project
 
 MB = 1 << 20
 ROOMY = Space(total=100 << 30, free=50 << 30, reserve=10 << 30, free_files=0, reserved_files=0)
 SHORT = replace(ROOMY, free=ROOMY.reserve - 3 * MB)
-SILENT = timedelta(minutes=1)
+SILENT, DAY = timedelta(minutes=1), timedelta(days=1)
 
 
 @pytest.fixture
@@ -81,25 +82,33 @@ def test_on_a_full_disk_only_the_largest_is_removed(
     assert said.endswith("the second host's disk is nearly full")
 
 
-@pytest.mark.parametrize("is_restored", [False, True])
-def test_what_a_restore_may_need_stays(
-    received: dict[str, LogReceiver],
-    host: Host,
-    monkeypatch: pytest.MonkeyPatch,
-    is_restored: bool,
-) -> None:
+def restore_each(received: dict[str, LogReceiver], status: str) -> None:
+    for row in received.values():
+        Operation.objects.create(
+            project=row.branch.project,
+            branch=row.branch,
+            action="restore_from_store",
+            status=status,
+            chain="0" * 32,
+            resources=[],
+        )
+
+
+@pytest.fixture
+def too_large(received: dict[str, LogReceiver], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All receptions take too much, on a disk that is short."""
     monkeypatch.setattr(receptions, "host_space", lambda: SHORT)
     monkeypatch.setattr(receptions, "MAX_RECEIVED_BYTES", MB // 2)
-    if is_restored:
-        for row in received.values():
-            Operation.objects.create(
-                project=row.branch.project,
-                branch=row.branch,
-                action="restore_from_store",
-                status="running",
-                chain="0" * 32,
-                resources=[],
-            )
+
+
+@pytest.mark.usefixtures("too_large")
+@pytest.mark.parametrize("restore", [None, "running", "failed", "cancelled"])
+def test_what_a_restore_may_need_stays(
+    received: dict[str, LogReceiver], host: Host, restore: str | None
+) -> None:
+    """A restore that has failed can be retried."""
+    if restore:
+        restore_each(received, restore)
     else:
         silent = timezone.now() - SILENT
         Host.objects.filter(id="other").update(worker_seen_at=silent, proxy_seen_at=silent)
@@ -109,11 +118,36 @@ def test_what_a_restore_may_need_stays(
     assert not noted()
 
 
-def test_history_is_not_removed_for_what_is_received(
-    received: dict[str, LogReceiver], host: Host, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("too_large")
+@pytest.mark.parametrize("since", ["a retry has finished", "the branch ran"])
+def test_what_no_restore_needs_any_more_is_removed(
+    received: dict[str, LogReceiver], host: Host, since: str
 ) -> None:
+    """The branch runs again also after other data has taken the place of the lost."""
+    restore_each(received, "failed")
+    if since == "the branch ran":
+        LogReceiver.objects.update(created_at=timezone.now())
+    else:
+        restore_each(received, "finished")
     receptions.look_after_received(host)
-    monkeypatch.setattr(keeping, "host_space", lambda: SHORT)
-    assert not keeping.must_make_room()
-    monkeypatch.setattr(keeping, "host_space", lambda: replace(SHORT, free=SHORT.free - 5 * MB))
-    assert keeping.must_make_room()
+    assert not left(received)
+
+
+@pytest.mark.parametrize(("more", "is_removed"), [(0, False), (5 * MB, True)])
+def test_nothing_else_is_removed_for_what_is_received(
+    received: dict[str, LogReceiver],
+    account: Account,
+    host: Host,
+    monkeypatch: pytest.MonkeyPatch,
+    more: int,
+    is_removed: bool,
+) -> None:
+    now = timezone.now()
+    deleted = make_project(account, host)
+    kept = Project.objects.filter(id=deleted.id, recoverable_until__isnull=False)
+    Project.objects.filter(id=deleted.id).update(deleted_at=now, recoverable_until=now + DAY)
+    receptions.look_after_received(host)
+    monkeypatch.setattr(disk, "host_space", lambda: replace(SHORT, free=SHORT.free - more))
+    assert disk.must_make_room() is is_removed
+    make_room(host)
+    assert kept.exists() is not is_removed

@@ -3,7 +3,7 @@ in the damaged object, and not the restore of all others."""
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import pytest
 from controlplane import clock
 from controlplane.backup.manifest import Manifest, write_manifest
 from controlplane.backup.restoring import RestoreRefused
-from controlplane.history.store import restoring
+from controlplane.history.store import restoring, row_copies
 from controlplane.history.store.fetching import Fetched
+from controlplane.history.store.known_lists import Copies
 from controlplane.history.store.layout import BranchList, pieces_in, read_list, write_list
 from controlplane.history.store.lost_branches import _complete_until
 from controlplane.history.store.objects import Bandwidth, Store
@@ -134,6 +135,62 @@ def test_a_damaged_branch_keeps_no_other_from_being_restored(
     assert list(restored.missing) == ["br-bad", "br-unknown"]
     # Another key would not help.
     assert error is not WrongKey or "key" not in restored.missing["br-bad"]
+
+
+@pytest.fixture
+def rows_of_no_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of rows have only their manifest."""
+
+    def manifest_of_now(majors: str) -> Manifest:
+        return Manifest("1", majors, "local", clock.now(), clock.now(), [], {})
+
+    monkeypatch.setattr(row_copies, "snapshot", nullcontext)
+    monkeypatch.setattr(row_copies, "_majors", lambda: "18")
+    monkeypatch.setattr(row_copies, "manifest_of_now", manifest_of_now)
+    monkeypatch.setattr(row_copies, "dump", lambda place, snapshot: None)
+    monkeypatch.setattr(row_copies, "copy_secrets", lambda place: None)
+    monkeypatch.setattr(row_copies, "_last", row_copies._Last())
+
+
+@pytest.mark.usefixtures("rows_of_no_database")
+def test_two_copies_of_the_rows_stay_whatever_others_add(
+    store: Store, tmp_path: Path, settings: Any
+) -> None:
+    """A copy with a later name may also be of a time when the clock was ahead."""
+    settings.STATE_DIR = tmp_path
+    copies, folder = Copies(store, region="local", host="host"), f"{FOLDER}/metadata"
+    ahead = f"{folder}/99990101T000000.000000Z-0a"
+    store.put(ahead, b"rows")
+
+    def copied() -> list[str]:
+        for day in ("20261103", "99991230", "99991231"):
+            add_junk(tmp_path, f"{folder}/{day}T000000.000000Z-zz")
+        row_copies._copy_rows(copies)
+        return list(store.names(folder))
+
+    before, first = copied()
+    assert before == ROWS[1]
+    assert first not in (*ROWS, ahead)
+    add_junk(tmp_path, f"{first}-zz")
+    second, third = copied()
+    assert second == first
+    assert store.is_whole(third)
+    # After a restart of the worker.
+    row_copies._last.name = ""
+    assert copied()[0] == third
+
+
+def test_what_is_no_former_key_keeps_none_from_being_read(tmp_path: Path, settings: Any) -> None:
+    settings.REGION = "local"
+
+    def opened(key: str) -> Store:
+        return Store(f"file://{tmp_path}/store", Keyring(key, bytes(16)), Bandwidth(None))
+
+    opened("former").put("a", b"content")
+    opened("present").keep_former_keys(["former"])
+    add_junk(tmp_path, "keys/local/junk")
+    assert b"".join(opened("present").get("a")) == b"content"
+    assert opened("present").keep_former_keys(["the one before"]) == 2
 
 
 def test_what_is_no_piece_of_the_log_is_left_out() -> None:

@@ -21,6 +21,7 @@ from controlplane.compute.host.account_numbers import unlinked_bytes
 from controlplane.compute.host.accounts import account_of
 from controlplane.compute.host.filesystem import lock_branches
 from controlplane.compute.host.space import Space
+from controlplane.fleet.receivers import receivewal
 from controlplane.models import Host
 from controlplane.operations import disk
 
@@ -47,7 +48,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> l
     (tmp_path / "locks").mkdir()
     monkeypatch.setattr(disk, "_sizes", {})
     monkeypatch.setattr(disk, "_stopped", set())
-    for name in ("_free", "_missing"):
+    for name in ("_free", "_received", "_missing"):
         monkeypatch.setattr(disk, name, 0)
     settings.STATE_DIR, settings.SOCKET_DIR = tmp_path, tmp_path / "sockets"
     for number, branch_id in enumerate(running, start=50_001):
@@ -216,6 +217,23 @@ def test_what_cannot_be_seen_is_searched_among_those_that_cannot_be_measured(
     # Nobody is known to keep it.
     look(9)
     assert stopped == [GUILTY, INNOCENT]
+
+
+def test_the_log_of_other_hosts_is_not_missing(
+    stopped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "unlinked_bytes", lambda _, at: (0, False))
+    log = receivewal.log_of("lr-0")
+    log.mkdir(parents=True)
+    frees = iter((40, 30, 20, 9, 39))
+    monkeypatch.setattr(disk, "host_space", lambda: replace(NEARLY_FULL, free=next(frees) * MIB))
+    for _ in range(4):
+        guard()
+        write(log / "segment", 10 * MIB)
+    # Nor is what was removed of it.
+    (log / "segment").unlink()
+    guard()
+    assert stopped == []
 
 
 def test_who_writes_too_little_to_matter_goes_on(
