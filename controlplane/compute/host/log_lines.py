@@ -64,7 +64,9 @@ _OPERATION = re.compile(
     )
 )
 # What a statement that holds a password has in it; and how messages begin that have a statement.
-SECRETIVE = r"password|user\s+mapping|dblink|connection"
+SECRETIVE = (
+    r"password|user\W[^;]{0,99}mapping|dblink|connection|crypt\s*\(|://[^\s@/]{0,99}:[^\s@/]{0,99}@"
+)
 _SECRETIVE = re.compile(SECRETIVE, re.IGNORECASE)
 _OF_STATEMENT = re.compile(r"(statement|execute|duration|fastpath|AUDIT)\b")
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")

@@ -105,6 +105,7 @@ PINNED = {
 }
 # Pinned since these major versions, which introduced them.
 PINNED_SINCE = {17: {"transaction_timeout": "0", "event_triggers": "off"}}
+ELSEWHERE = "the compute's socket leads elsewhere"
 # Only superusers may set these.
 OF_SUPERUSERS = frozenset(
     name
@@ -204,6 +205,9 @@ def session(
     `others` replaces parameters: a role that is not the platform's needs its own `options` too.
     Raises psycopg.OperationalError, which includes SessionTimedOut; statements raise psycopg.Error.
     """
+    # A link may lead to a socket whose server refuses the session, which would look like an answer.
+    if (socket_dir / f".s.PGSQL.{port_of(socket_dir)}").is_symlink():
+        raise psycopg.OperationalError(ELSEWHERE)
     connection = _BoundedConnection.connect(
         **parameters(socket_dir, dbname, bound=bound)
         | {"client_encoding": client_encoding}
@@ -216,7 +220,7 @@ def session(
     connection.bound = bound
     if not is_served_by(connection.fileno(), socket_dir):
         connection.close()
-        raise psycopg.OperationalError("the compute's socket leads elsewhere")
+        raise psycopg.OperationalError(ELSEWHERE)
     try:
         yield connection
     except Cancelled:

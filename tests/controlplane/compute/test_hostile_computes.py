@@ -224,6 +224,24 @@ def test_a_socket_whose_name_has_a_line_break_is_not_counted_as_a_connection(
             assert listener_socket.connections_to(listener_socket.SOCKET).count(tmp_path) == 1
 
 
+def test_no_session_reaches_the_socket_that_a_link_leads_to(tmp_path: Path) -> None:
+    """Its server may refuse the session, which is not to be taken for the compute's answer."""
+    compute = tmp_path / "ep-linked"
+    compute.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "elsewhere"))
+        listener.listen()
+        listener.settimeout(0)
+        (compute / listener_socket.SOCKET).symlink_to(tmp_path / "elsewhere")
+        with (
+            pytest.raises(psycopg.OperationalError, match="leads elsewhere"),
+            session.session(compute),
+        ):
+            pass
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
 def looked(*, last: bytes = b"2026-01-01 00:00:00+00", active: bytes = b"1") -> bytes:
     """The answer to a look for activity."""
     types = (TIMESTAMPTZ, BOOL, *(INT8,) * 5)
