@@ -69,8 +69,10 @@ WAITING_TIME = 5.0
 RECENT_AGE, FULL_LOOK_INTERVAL = timedelta(minutes=15), 600.0
 # When this process last looked at all, by the monotonic clock.
 _looked_at_all = -math.inf
-# The branches whose chains have changed, for the copy off the host.
+# The branches whose chains have changed, for the copy off the host; and the stopped ones that have
+# log which could not be copied yet.
 changed_histories: set[str] = set()
+uncopied_branches: set[str] = set()
 # Bytes of log after which it is measured again what the bases take.
 LOG_BYTES_PER_MEASURE = 8 << 20
 # Why a first base could not be taken. The round tries again.
@@ -89,23 +91,19 @@ def keep_history(host: Host) -> None:
         _looked_at_all = began
     looked_at = {**stopped, **{one.id: one for one in _running(host)}}
 
-    def look(endpoint_id: str) -> tuple[list[Chain], bool]:
+    def look(endpoint_id: str) -> bool:
         endpoint = looked_at[endpoint_id]
         retention, room = endpoint.project.history_retention_seconds, allowed_bytes(endpoint.branch)
-        return keep(endpoint.branch_id, retention, room=room)
+        has_rows = endpoint.branch_id in published
+        return keep(endpoint.branch_id, retention, room=room, has_rows=has_rows)
 
     ids = [one.branch_id for one in looked_at.values()]
     published = set(
         HistoryChain.objects.filter(branch_id__in=ids).values_list("branch_id", flat=True)
     )
-    for endpoint, (chains, has_changed) in look_at_each(
+    for endpoint, has_changed in look_at_each(
         looked_at.values(), look, at="history", waiting=WAITING_TIME
     ):
-        # Of a stopped branch the row says that its log was copied since.
-        if has_changed or endpoint.id in stopped or endpoint.branch_id not in published:
-            # A branch that was deleted meanwhile has no history any more.
-            with apart(endpoint.branch_id), suppress(FileNotFoundError):
-                publish(endpoint.branch_id, chains)
         if has_changed:
             changed_histories.add(endpoint.branch_id)
 
@@ -125,28 +123,33 @@ def remove_outdated(host: Host) -> None:
 
 
 def keep(
-    branch_id: str, retention_seconds: int, *, room: int | None = None
-) -> tuple[list[Chain], bool]:
+    branch_id: str, retention_seconds: int, *, room: int | None = None, has_rows: bool = True
+) -> bool:
     """Do for one branch what the round does: `room` is how many bytes its history may take; None
-    for no limit. Returns its chains, and whether they have changed. Raises LockTimeout,
-    psycopg.Error, NotEnoughSpace, OSError."""
+    for no limit. Returns whether its chains have changed. They are published if they have, if the
+    branch has no rows of them yet, and if all log of its stopped compute was copied. Raises
+    LockTimeout, psycopg.Error, NotEnoughSpace, OSError."""
     with ExitStack() as held:
         running = compute.running_endpoint(branch_id)
         if running is None:
             # Nobody may start it while a base is taken.
             held.enter_context(lock_branches(branch_id, timeout=0))
             running = compute.running_endpoint(branch_id)
-        if not data_dir(branch_id).exists():
-            return [], True
         held.enter_context(holding_history(branch_id, timeout=0))
+        if not data_dir(branch_id).exists():
+            _publish(branch_id, [], None)
+            return True
+        if running is None:
+            uncopied_branches.add(branch_id)
         chains = chains_of(branch_id)
         before = [_summary(one) for one in chains]
-        began = clock.now()
+        began, is_copied = clock.now(), True
         if retention_seconds == 0:
             switch_off(branch_id, chains, running)
         else:
             window = timedelta(seconds=retention_seconds)
             if host_space().is_short:
+                is_copied = False
                 if must_make_room():
                     remove_oldest(branch_id, chains, running, chain.DISK_FULL)
             elif begun := _copy(branch_id, open_chain_of(chains), running, window, room):
@@ -157,7 +160,20 @@ def keep(
             if room is not None:
                 limit_size(branch_id, chains, running, room)
         _record_gaps(branch_id, chains, began)
-        return chains, before != [_summary(one) for one in chains]
+        has_changed = before != [_summary(one) for one in chains]
+        has_all = is_copied and running is None
+        # Under the history's lock, so that whoever replaces the data publishes later.
+        if has_changed or has_all or not has_rows:
+            _publish(branch_id, chains, began if has_all else None)
+        if is_copied:
+            uncopied_branches.discard(branch_id)
+        return has_changed
+
+
+def _publish(branch_id: str, chains: list[Chain], copied_at: datetime | None) -> None:
+    # A branch that was deleted meanwhile has no history any more.
+    with apart(branch_id), suppress(FileNotFoundError):
+        publish(branch_id, chains, copied_at)
 
 
 def _record_gaps(branch_id: str, chains: list[Chain], since: datetime) -> None:
@@ -186,10 +202,10 @@ def _measure(one: Chain, branch_id: str) -> None:
     one.write()
 
 
-def publish(branch_id: str, chains: list[Chain]) -> None:
-    """Make the branch's rows equal to its chains."""
-    now, total = clock.now(), 0
-    kept = []
+def publish(branch_id: str, chains: list[Chain], copied_at: datetime | None = None) -> None:
+    """Make the branch's rows equal to its chains. `copied_at` is when the copy of all log of the
+    stopped compute began; without one, the rows keep what they say about that."""
+    kept, total = [], 0
     for one in chains:
         all_bases = one.bases()
         if not all_bases:
@@ -197,31 +213,32 @@ def publish(branch_id: str, chains: list[Chain]) -> None:
         kept.append(one.number)
         found, disk_size = activity(one), one.disk_size()
         total += disk_size
+        values = {
+            "first_at": all_bases[0].at,
+            "first_lsn": all_bases[0].end,
+            "last_at": one.until,
+            "last_lsn": one.copied,
+            "ended_at": one.ended_at,
+            "end_reason": one.end_reason,
+            "log_bytes": one.log_size(),
+            "disk_bytes": disk_size,
+            "spent_at": _outdated_at(one, all_bases),
+            "bases": [
+                {"at": base.at.isoformat(), "lsn": base.end, "bytes": base.size}
+                for base in all_bases
+            ],
+            "commit_span": found.seconds,
+            "commits": found.commits,
+            "removals": [
+                {"at": commit.at.isoformat(), "lsn": commit.lsn, "files": commit.removed}
+                for commit in found.removals
+            ],
+        }
         HistoryChain.objects.update_or_create(
             branch_id=branch_id,
             number=one.number,
-            defaults={
-                "first_at": all_bases[0].at,
-                "first_lsn": all_bases[0].end,
-                "last_at": one.until,
-                "last_lsn": one.copied,
-                "ended_at": one.ended_at,
-                "end_reason": one.end_reason,
-                "log_bytes": one.log_size(),
-                "disk_bytes": disk_size,
-                "spent_at": _outdated_at(one, all_bases),
-                "bases": [
-                    {"at": base.at.isoformat(), "lsn": base.end, "bytes": base.size}
-                    for base in all_bases
-                ],
-                "commit_span": found.seconds,
-                "commits": found.commits,
-                "removals": [
-                    {"at": commit.at.isoformat(), "lsn": commit.lsn, "files": commit.removed}
-                    for commit in found.removals
-                ],
-                "updated_at": now,
-            },
+            defaults=values | ({"updated_at": copied_at} if copied_at else {}),
+            create_defaults=values | {"updated_at": copied_at or one.copied_at},
         )
     HistoryChain.objects.filter(branch_id=branch_id).exclude(number__in=kept).delete()
     stored = Branch.objects.filter(id=branch_id).exclude(history_bytes=total)

@@ -40,6 +40,8 @@ class HistoryChain(models.Model):
     commit_span = models.PositiveIntegerField(default=60, db_default=60)
     commits = models.JSONField(default=list, db_default=[])
     removals = models.JSONField(default=list, db_default=[])
+    # The log that the branch had then is in its chains: when a look at the stopped compute began
+    # that has copied all of it. What a look at a running one copies does not count.
     updated_at = models.DateTimeField()
     # All that was committed until then is in the store, off the host; None if nothing is.
     stored_at = models.DateTimeField(null=True)

@@ -56,6 +56,9 @@ def state_of(data: int) -> str:
     content = _control_file(data)
     if len(content) >= CONTROL.size and Control(*CONTROL.unpack_from(content)).is_shut_down:
         content = content[:16] + content[NEXT_IDS]
+        # The commit of a prepared transaction takes no id, but removes its file.
+        with open_directory("pg_twophase", dir_fd=data) as prepared:
+            content += os.fsencode("/".join(sorted(os.listdir(prepared))))
     return hashlib.sha256(content).hexdigest()
 
 

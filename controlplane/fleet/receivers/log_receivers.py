@@ -52,7 +52,7 @@ from controlplane.fleet.receivers.second_hosts import (
     second_hosts,
 )
 from controlplane.fleet.receivers.standby import NotAttached
-from controlplane.history.keeping import keep, publish
+from controlplane.history.keeping import keep
 from controlplane.history.local.chain import holding_history, open_chain
 from controlplane.history.local.pulling import pull_running
 from controlplane.history.retention import allowed_bytes
@@ -271,8 +271,7 @@ def _begin_to_hold_log(branch: Branch, sockets: Path) -> int:
     if open_chain(branch.id) is None and not takes_long_to_copy(branch.id):
         # A branch that has not run before has no base copy yet.
         retention, room = branch.project.history_retention_seconds, allowed_bytes(branch)
-        chains, _ = keep(branch.id, retention, room=room)
-        publish(branch.id, chains)
+        keep(branch.id, retention, room=room)
     with holding_history(branch.id, timeout=LOCK_TIMEOUT):
         chain = open_chain(branch.id)
         if chain is None:

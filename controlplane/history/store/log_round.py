@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from controlplane import clock
+from controlplane.compute import compute
 from controlplane.compute.data.branch_data import branch_dir
-from controlplane.history.keeping import changed_histories
+from controlplane.history.keeping import changed_histories, uncopied_branches
 from controlplane.history.local.pulling import flushed_logs
 from controlplane.history.store.behind import note_behind
 from controlplane.history.store.copier import Copier, publish
@@ -43,9 +44,11 @@ def copy_logs_to_store(copier: Copier) -> None:
                 copier.logs_due.discard(branch_id)
                 state.behind.pop(branch_id, None)
     note_behind()
-    copies, behind = copier.copies, copier.data_behind.copy()
+    copies, working = copier.copies, compute.working_branches()
+    uncopied = {one for one in uncopied_branches.copy() if branch_dir(one).exists()}
+    behind = {*copier.data_behind, *state.behind, *uncopied}
     given = copier.attempt(
-        "sign", lambda: store_sign(copies.store, copies.host, _sign, _seen, behind)
+        "sign", lambda: store_sign(copies.store, copies.host, _sign, _seen, behind, working)
     )
     _sign = given or _sign
 

@@ -2,7 +2,7 @@
 gets the log that comes before, and a restore adds the received log to what it has."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -67,6 +67,12 @@ def add_received_log(
     rows = LogReceiver.objects.filter(branch=branch, attached_at__isnull=False)
     is_complete = False
     for row in rows.select_related("host").order_by("attached_at"):
+        since, reset_at = row.attached_at, branch.last_reset_at
+        # Attached before a restore or reset, it has the log of the data that was replaced. That may
+        # seem to go on with the new data, if both came from the same parent.
+        is_former = bool(since and reset_at and since < reset_at)
+        if since and is_former and _is_newer(fetched, since):
+            continue
         log = _log(row, host, place) if fetched.moment is not None else None
         if log is None or fetched.moment is None:
             continue
@@ -75,11 +81,14 @@ def add_received_log(
         if has_added:
             stop = fetched.moment.chain.copied
             fetched = replace(fetched, moment=replace(fetched.moment, stop=stop))
-            # Attached before a restore or reset, it has the log of the data that was replaced.
-            since, reset_at = row.attached_at, branch.last_reset_at
-            is_former = since is not None and reset_at is not None and since < reset_at
             is_complete |= row.lost_at is None and not is_former
     return fetched, is_complete
+
+
+def _is_newer(fetched: Fetched, since: datetime) -> bool:
+    """Whether it is the data of after a reset, and not what the store had of the data before:
+    nothing newer is known, and its base is younger than the receiver of the old data's log."""
+    return bool(fetched.moment and fetched.moment.base.at > since and not fetched.shortfall)
 
 
 def _log(row: LogReceiver, host: Host, place: Path) -> Path | None:

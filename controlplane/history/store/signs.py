@@ -1,6 +1,7 @@
 """The last sign of life of a host in the store: its time, and how far the log of each running
-branch had been copied by then. It shows what is lost if the host is lost: of an idle branch
-nothing, and of a running branch what was committed since, even if it had written nothing for hours.
+branch had been copied by then. It shows what is lost if the host is lost: of a running branch what
+was committed since, even if it had written nothing for hours, and of an idle branch nothing, unless
+the store lacked some of it.
 
     regions/<region>/<host>/signs/<time>-…      JSON; the newest counts
 """
@@ -26,13 +27,13 @@ class Sign:
     """A host's sign: see the module."""
 
     at: datetime
-    # For each running branch, the time until which all that was committed is in the store; None if
-    # that is not known.
+    # For each branch that runs, or of which the store lacks something, the time until which all
+    # that was committed is in the store; None if that is not known.
     running: Mapping[str, datetime | None] = field(default_factory=dict)
 
     def lost_since(self, branch_id: str, copied_at: datetime) -> datetime | None:
         """Return the time since which commits of the branch may be lost, if it was copied until
-        `copied_at`; None if it did not run at the time of the sign, and the store had its data."""
+        `copied_at`; None if it did not run at the time of the sign, and the store had all of it."""
         if branch_id not in self.running:
             return None
         return max(copied_at, self.running[branch_id] or copied_at)
@@ -47,22 +48,23 @@ def store_sign(
     last: Sign | None,
     seen: Mapping[str, int],
     behind: Collection[str] = (),
+    working: Collection[str] = (),
 ) -> Sign | None:
     """Store a sign if one is due, and delete the earlier ones. `seen` has the position until which
-    each branch's log is in the store. The branches that are `behind` have no log, and data that the
-    store lacks. Returns the last sign. Raises StoreFails."""
+    each branch's log is in the store. Of the branches that are `behind`, the store lacks log or
+    data; on those that are `working`, computes run. Returns the last sign. Raises StoreFails."""
     now = clock.now()
     if last and now - last.at < SIGN_INTERVAL:
         return last
     looks = {
         one: flushed for one, flushed in flushed_logs.items() if now - flushed.at < RUNNING_TIMEOUT
     }
-    if not looks and not behind and last and not last.running:
+    if not looks and not behind and not working and last and not last.running:
         return last
-    running = {
-        branch_id: flushed.at if seen.get(branch_id) == flushed.lsn else None
-        for branch_id, flushed in looks.items()
-    }
+    # Of a compute that could not be looked at for long, it is not known what it has committed.
+    running: dict[str, datetime | None] = dict.fromkeys(working)
+    for branch_id, flushed in looks.items():
+        running[branch_id] = flushed.at if seen.get(branch_id) == flushed.lsn else None
     running |= dict.fromkeys(behind)
     folder = f"{host}/signs"
     name = f"{folder}/{now:%Y%m%dT%H%M%S.%fZ}-{random_name()}"

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
+from contextvars import copy_context
 from secrets import SystemRandom
 from typing import Any, TypeVar
 
@@ -63,7 +64,8 @@ def look_at_each(
         others = [endpoint for endpoint in endpoints if endpoint.id not in left_out]
         # At random: whoever comes last may have no turn in this round.
         for endpoint in SystemRandom().sample(others, len(others)):
-            future = threads.submit(look_and_close, endpoint.id)
+            # In the round's context: `locks.apart` notes the round's problems there.
+            future = threads.submit(copy_context().run, look_and_close, endpoint.id)
             lasting[future] = endpoint
             awaited.add(future)
         for done in _ended(awaited, waiting):

@@ -258,7 +258,7 @@ def test_only_a_commit_changes_the_state_of_data_that_was_shut_down(
     """So that the history's store does not get all data again after each availability check."""
 
     def state_after(*statements: LiteralString) -> str:
-        with running(PARENT) as connection:
+        with running(PARENT, max_prepared_transactions="5") as connection:
             for statement in statements:
                 connection.execute(statement)
         with open_directory(branch_data.data_dir(PARENT)) as data:
@@ -272,6 +272,10 @@ def test_only_a_commit_changes_the_state_of_data_that_was_shut_down(
         second = state_after("INSERT INTO counted VALUES (1)")
         assert second != first
         assert state_after("SELECT nextval('numbers')") not in (first, second)
+        prepare = "BEGIN; INSERT INTO counted VALUES (2); PREPARE TRANSACTION 'later'"
+        prepared = state_after(prepare)
+        assert state_after() == prepared
+        assert state_after("COMMIT PREPARED 'later'") != prepared
 
 
 def _reserve(path: Path, size: int) -> None:

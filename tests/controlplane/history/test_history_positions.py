@@ -4,14 +4,12 @@ branch had them twice, its commits, removed tables and restores."""
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from controlplane.compute.host.tree import SEGMENT_SIZE
 from controlplane.compute.host.wal import Record, segment_name
-from controlplane.history import keeping as rounds
 from controlplane.history.local.chain import (
     ACTIVITY,
     COMMITS,
@@ -24,7 +22,6 @@ from controlplane.history.local.chain import (
 )
 from controlplane.history.local.commits import ENTRY, Commit, _summary, activity
 from controlplane.history.local.moments import NoSuchMoment, find_lsn
-from controlplane.models import Host
 from controlplane.models.history import REPLACED
 from tests.support.past import history, notes, with_history, write
 from tests.support.project import Project
@@ -173,24 +170,3 @@ def test_commits_before_the_first_base_are_left_out(tmp_path: Path) -> None:
     found = activity(chain)
     assert found.removals == commits[2:]
     assert sum(count for _, count in found.commits) == 2
-
-
-@pytest.mark.django_db
-def test_a_branch_that_is_deleted_meanwhile_keeps_no_other_from_being_published(
-    monkeypatch: pytest.MonkeyPatch, host: Host
-) -> None:
-    found = [SimpleNamespace(id=f"ep-{name}", branch_id=f"br-{name}") for name in ("gone", "kept")]
-    published: list[str] = []
-
-    def publish(branch_id: str, _: object) -> None:
-        if branch_id == "br-gone":
-            raise FileNotFoundError
-        published.append(branch_id)
-
-    monkeypatch.setattr(rounds, "_stopped", lambda host, since: [])
-    monkeypatch.setattr(rounds, "_running", lambda host: found)
-    seen: list[object] = [(one, ([], True)) for one in found]
-    monkeypatch.setattr(rounds, "look_at_each", lambda *_, **__: seen)
-    monkeypatch.setattr(rounds, "publish", publish)
-    rounds.keep_history(host)
-    assert published == ["br-kept"]

@@ -80,3 +80,32 @@ def test_the_log_of_replaced_data_completes_no_other_data(
     fetched = Fetched(now, moment=Moment(chain, chain.bases()[0], chain.copied, None, None))
     _, found = received_logs.add_received_log(branch, host, fetched, Path("received"))
     assert found is is_complete
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("attached", "shortfall", "is_added"),
+    [(-10, "", False), (-10, "its history had ended", True), (1, "", True)],
+    ids=["new data", "the new data is not in the store", "the store knows of no new data"],
+)
+def test_the_log_of_replaced_data_is_added_to_that_data_only(
+    account: Account,
+    host: Host,
+    chain: Chain,
+    monkeypatch: pytest.MonkeyPatch,
+    attached: int,
+    shortfall: str,
+    is_added: bool,
+) -> None:
+    """If both came from the same parent, the log of the old data goes on with that of the new."""
+    branch = make_project(account, host).branches.get()
+    base = chain.bases()[0]
+    attached_at = base.at + timedelta(seconds=attached)
+    LogReceiver.objects.create(branch=branch, host=host, attached_at=attached_at)
+    branch.last_reset_at = base.at + timedelta(seconds=2)
+    monkeypatch.setattr(received_logs, "_log", lambda row, host, place: place)
+    added: list[Path] = []
+    monkeypatch.setattr(received_logs, "add_received", lambda chain, log: added.append(log))
+    fetched = Fetched(base.at, Moment(chain, base, chain.copied, None, None), shortfall=shortfall)
+    received_logs.add_received_log(branch, host, fetched, Path("received"))
+    assert bool(added) is is_added
