@@ -6,6 +6,7 @@ import errno
 import gc
 import signal
 import socket
+import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -20,6 +21,9 @@ GC_THRESHOLD = 50_000
 PR_SET_PDEATHSIG = 1
 # Seconds within which a request's body must have arrived; an import has up to 9 MiB.
 BODY_TIMEOUT = 120.0
+# The most bytes of a body that an answer may leave unread, for gunicorn to read before the next
+# request, and the seconds for which a client may go on to send a longer one.
+MAX_UNREAD_BYTES, DRAIN_TIMEOUT = 65_536, 2.0
 
 
 def shut_down(client: Any, how: int) -> None:
@@ -27,6 +31,20 @@ def shut_down(client: Any, how: int) -> None:
     gevent's own shutdown() would raise EBADF in it at once, which gunicorn logs as an error."""
     with suppress(OSError):
         client._sock.shutdown(how)
+
+
+def is_unread(reader: Any) -> bool:
+    """Whether too much of a body is left. Of a chunked one, which nothing reads, it always is."""
+    return bool(getattr(reader, "length", sys.maxsize) > MAX_UNREAD_BYTES)
+
+
+def drain(client: Any) -> None:
+    """Receive some of the rest of a body before the connection is closed: a reset might keep the
+    client from reading the answer."""
+    shut_down(client, socket.SHUT_WR)
+    with suppress(OSError), gevent.Timeout(DRAIN_TIMEOUT, False):
+        while client.recv(MAX_UNREAD_BYTES):
+            gevent.sleep(0.01)  # for others, however fast this client sends
 
 
 def origin_of(address: Any) -> str:
@@ -62,6 +80,7 @@ class WholeBody:
         left = max(0.0, self._deadline - time.monotonic())
         with gevent.Timeout(left, TimeoutError("the request was not sent in time")):
             data: bytes = self._reader.read(size)
+        gevent.sleep(0)  # for others, however fast this client sends
         if len(data) < expected:
             raise ConnectionResetError(errno.ECONNRESET, "the request is incomplete")
         return data
@@ -70,6 +89,8 @@ class WholeBody:
 class ConsoleWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # gunicorn would let a client of this machine set SCRIPT_NAME and PATH_INFO.
+        self.cfg.set("forwarder_headers", "")
         # The origins of all connections. The first is the one whose last request began or ended
         # the longest time ago.
         self.connections: dict[Any, str] = {}
@@ -84,11 +105,17 @@ class ConsoleWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
         self._put_last(sock)
-        req.body.reader = WholeBody(req.body.reader)
+        reader, should_close = req.body.reader, req.should_close
+        req.body.reader = WholeBody(reader)
+        req.should_close = lambda: is_unread(reader) or should_close()
         # The longest that a client may take to accept a piece of the answer.
         sock.settimeout(self.cfg.timeout or None)
         try:
             super().handle_request(listener_name, req, sock, addr)
+        except StopIteration:
+            if is_unread(reader):
+                drain(sock)
+            raise
         except TimeoutError:
             raise StopIteration from None  # gunicorn closes the connection.
         finally:

@@ -12,6 +12,7 @@ import json
 import logging.config
 import signal
 import socket
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -41,6 +42,9 @@ GC_THRESHOLD = 50_000
 KEYLESS_TIMEOUT = 60.0
 # Seconds between two checks of whether the worker is to stop.
 STOP_POLL_INTERVAL = 0.2
+# The most bytes of a body that an answer may leave unread, for gunicorn to read before the next
+# request, and the seconds for which a client may go on to send a longer one.
+MAX_UNREAD_BYTES, DRAIN_TIMEOUT = 65_536, 2.0
 # linux/prctl.h: PR_SET_PDEATHSIG
 KILL_WITH_PARENT = 1
 
@@ -67,6 +71,20 @@ def shut_down(client: Any, how: int) -> None:
         client._sock.shutdown(how)
 
 
+def is_unread(reader: Any) -> bool:
+    """Whether too much of a body is left. Of a chunked one, which nothing reads, it always is."""
+    return bool(getattr(reader, "length", sys.maxsize) > MAX_UNREAD_BYTES)
+
+
+def drain(client: Any) -> None:
+    """Receive some of the rest of a body before the connection is closed: a reset might keep the
+    client from reading the answer."""
+    shut_down(client, socket.SHUT_WR)
+    with suppress(OSError), gevent.Timeout(DRAIN_TIMEOUT, False):
+        while client.recv(MAX_UNREAD_BYTES):
+            gevent.sleep(0.01)  # for others, however fast this client sends
+
+
 def make_room(awaited: dict[Any, str], limit: int) -> None:
     """If three quarters of a worker's connections are `awaited`, end the oldest one of the network
     that has the most of them."""
@@ -91,6 +109,8 @@ class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
 class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # gunicorn would let a client of this machine set SCRIPT_NAME and PATH_INFO.
+        self.cfg.set("forwarder_headers", "")
         self.clients: set[Any] = set()
         # The networks of those on whose clients this worker waits: for a whole request with a valid
         # key, or for an answer to be accepted. The oldest first. Without streams, which an account
@@ -139,9 +159,15 @@ class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no ty
             self.awaited.pop(client, None)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
+        reader, should_close = req.body.reader, req.should_close
+        req.should_close = lambda: is_unread(reader) or should_close()
         sock.settimeout(min(self.cfg.timeout or KEYLESS_TIMEOUT, KEYLESS_TIMEOUT))
         try:
             super().handle_request(listener_name, req, sock, addr)
+        except StopIteration:
+            if is_unread(reader):
+                drain(sock)
+            raise
         except TimeoutError:
             raise StopIteration from None  # gunicorn closes the connection.
         finally:

@@ -49,6 +49,8 @@ END = b"\r\n\r\n"
 
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _FOLDED = re.compile(rb"\n[ \t]")
+# What h11 quotes in its errors, as Python writes it.
+_QUOTED = re.compile(r":? (bytearray\()?b['\"].*", re.DOTALL)
 _VERSIONS = (b"1.0", b"1.1")
 # Headers with a single value each, beside Neon's own. Joined, two of them would mean something that
 # neither says: the second connection string, with its password, would be the name of a database.
@@ -129,7 +131,11 @@ class HttpConnection:
         self._received, _ = self._http.trailing_data
         async with asyncio.timeout(_IDLE_TIMEOUT) as patience:
             while True:
-                if self._received.split(END, 1)[0].count(b"\n") > _MAX_HEADERS:
+                head, end, _ = self._received.partition(END)
+                if len(head) + len(end) > _MAX_HEAD_BYTES:
+                    problem = f"its head is longer than {_MAX_HEAD_BYTES} bytes"
+                    raise RequestRefused(f"malformed HTTP request: {problem}", status=431)
+                if head.count(b"\n") > _MAX_HEADERS:
                     raise RequestRefused(f"too many headers (max is {_MAX_HEADERS})", status=431)
                 # A fast client's next bytes are often at hand: others have their turn first.
                 await asyncio.sleep(0)
@@ -196,7 +202,8 @@ class HttpConnection:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:
             status = error.error_status_hint
-            raise RequestRefused(f"malformed HTTP request: {error}", status=status) from error
+            problem = _QUOTED.sub("", str(error))
+            raise RequestRefused(f"malformed HTTP request: {problem}", status=status) from error
 
     async def _send(self, answer: Response) -> None:
         # If a body is left unread, the start of the next request is not known.

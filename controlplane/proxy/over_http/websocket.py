@@ -3,12 +3,14 @@
 import base64
 import contextlib
 import struct
+import time
 from collections.abc import Callable
+from itertools import islice
 from urllib.parse import parse_qs
 
 from wsproto import ConnectionType
 from wsproto.connection import Connection
-from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+from wsproto.events import BytesMessage, CloseConnection, Message, Ping, Pong, TextMessage
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, generate_accept_token
 
@@ -17,8 +19,11 @@ from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
 
 _VERSION = "13"
 _KEY_SIZE = 16
-# The most bytes of one read. As many of the smallest frames take some milliseconds to parse.
-_CHUNK_BYTES = 16_384
+_CHUNK_BYTES = 16_384  # The most bytes of one read.
+# How many frames are parsed before others have their turn. Each takes about 10 microseconds.
+_MAX_FRAMES = 64
+# How many frames without data, such as pings, a client may send, and how many more each second.
+_MAX_EMPTY_FRAMES, _EMPTY_FRAMES_PER_SECOND = 100, 10
 _BINARY_MESSAGE = 0x82
 _MAX_REASON_LENGTH = 100
 
@@ -70,8 +75,12 @@ class WebSocketFraming:
         """`ahead` are the bytes received after the request for the WebSocket."""
         self._receive: Callable[[int], bytes] = channel.receive
         self._send: Callable[[bytes | memoryview], int] = channel.send
-        self._end_input = channel.end_input
+        self._channel = channel
         self._protocol = Connection(ConnectionType.SERVER)
+        # True while it may hold frames that have not been parsed.
+        self._has_more = False
+        self._began = time.monotonic()
+        self._empty_frames = 0
         self._payload = b""
         # True once either side has ended the WebSocket.
         self._has_ended = False
@@ -82,15 +91,19 @@ class WebSocketFraming:
         # Control frames that must wait for the end of the current message.
         self._control = b""
         if ahead:
-            self._process_input(ahead)
+            self._protocol.receive_data(ahead)
+            self._parse()
 
     def receive(self, size: int) -> bytes:
         if not self._payload and not self._has_ended:
-            data = self._receive(_CHUNK_BYTES)
-            if not data:
-                self._has_ended = True
-                return b""
-            self._process_input(data)
+            if not self._has_more:
+                self._channel.withdraw_input()
+                data = self._receive(_CHUNK_BYTES)
+                if not data:
+                    self._has_ended = True
+                    return b""
+                self._protocol.receive_data(data)
+            self._parse()
         if not self._payload and not self._has_ended:
             raise BlockingIOError
         payload, self._payload = self._payload[:size], self._payload[size:]
@@ -115,10 +128,11 @@ class WebSocketFraming:
     def end(self) -> None:
         self._close(CloseReason.NORMAL_CLOSURE)
 
-    def _process_input(self, data: bytes) -> None:
-        self._protocol.receive_data(data)
-        parts = []
-        for event in self._protocol.events():
+    def _parse(self) -> None:
+        parts: list[bytes] = []
+        number = 0
+        for event in islice(self._protocol.events(), _MAX_FRAMES):
+            number += 1
             match event:
                 case BytesMessage():
                     parts.append(bytes(event.data))
@@ -129,11 +143,22 @@ class WebSocketFraming:
                     self._send_control(self._protocol.send(event.response()), instead=True)
                 case CloseConnection():
                     self._close(event.code, event.reason or "")
+            if isinstance(event, Ping | Pong) or (isinstance(event, Message) and not event.data):
+                self._count_empty()
             if self._has_ended:
-                # The socket need not become readable any more, even if this call returns data.
-                self._end_input()
                 break
         self._payload += b"".join(parts)
+        had_more, self._has_more = self._has_more, number == _MAX_FRAMES
+        if had_more or self._has_more or self._has_ended:
+            # The socket need not become readable any more, even if this call returns data. It may
+            # also have broken since the last read, which is reported only once.
+            self._channel.announce_input()
+
+    def _count_empty(self) -> None:
+        self._empty_frames += 1
+        seconds = time.monotonic() - self._began
+        if self._empty_frames > _MAX_EMPTY_FRAMES + _EMPTY_FRAMES_PER_SECOND * seconds:
+            self._close(CloseReason.POLICY_VIOLATION, "too many frames without data")
 
     def _close(self, code: int, reason: str = "") -> None:
         """Stops receiving, and tells the peer so if that is possible."""

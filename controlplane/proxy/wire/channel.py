@@ -121,9 +121,12 @@ class Channel:
         if self._is_local and self._readiness.take_large_buffer(self.fileno):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGE_BUFFER_BYTES)
 
-    def end_input(self) -> None:
-        """Wakes up whatever waits for input, because the framing has ended it."""
-        self._readiness.end_input(self.fileno)
+    def announce_input(self) -> None:
+        """Wakes up whatever waits for input, because the framing has ended it or holds more."""
+        self._readiness.announce_input(self.fileno)
+
+    def withdraw_input(self) -> None:
+        self._readiness.withdraw_input(self.fileno)
 
     async def peek(self, most: int = 1) -> bytes:
         """Returns the first bytes, at least one, which `read` and `take_ahead` return again. On a
@@ -297,7 +300,7 @@ class Channel:
                 break  # if the connection is broken, the next attempt tells
             size += last
             if not last:
-                self.end_input()  # TLS's end need not be followed by TCP's
+                self.announce_input()  # TLS's end need not be followed by TCP's
         return scratch[:size]
 
     async def _receive(self, size: int) -> bytes:

@@ -29,7 +29,7 @@ class Readiness:
         self._writers: dict[int, Callable[[], None]] = {}
         self._adopted: set[int] = set()
         self._broken: set[int] = set()
-        self._ended: set[int] = set()
+        self._announced: set[int] = set()
         self._large_buffers: set[int] = set()
         self._errors = select.epoll()
         loop.add_reader(self._errors.fileno(), self._report_errors)
@@ -49,7 +49,7 @@ class Readiness:
         self._writers.pop(descriptor, None)
         self._adopted.discard(descriptor)
         self._broken.discard(descriptor)
-        self._ended.discard(descriptor)
+        self._announced.discard(descriptor)
         self._large_buffers.discard(descriptor)
         with contextlib.suppress(OSError, ValueError):
             self._errors.unregister(descriptor)
@@ -62,20 +62,23 @@ class Readiness:
         held.add(descriptor)
         return True
 
-    def end_input(self, descriptor: int) -> None:
+    def announce_input(self, descriptor: int) -> None:
         """Calls the descriptor's reader once, and each later one as soon as it is added: a layer
-        above the socket has ended the input, which the kernel knows nothing of."""
-        self._ended.add(descriptor)
+        above the socket has ended the input or holds more, which the kernel knows nothing of."""
+        self._announced.add(descriptor)
         self.loop.call_soon(self._call_reader, descriptor)
+
+    def withdraw_input(self, descriptor: int) -> None:
+        self._announced.discard(descriptor)
 
     def add_reader(self, descriptor: int, callback: Callable[[], None]) -> None:
         self._readers[descriptor] = callback
         if descriptor in self._broken:
             self.loop.call_soon(self._call, descriptor)
-        elif descriptor in self._ended:
+            return
+        self.loop.add_reader(descriptor, callback)
+        if descriptor in self._announced:
             self.loop.call_soon(self._call_reader, descriptor)
-        else:
-            self.loop.add_reader(descriptor, callback)
 
     def remove_reader(self, descriptor: int) -> None:
         self._readers.pop(descriptor, None)
@@ -101,7 +104,7 @@ class Readiness:
                 self._call(descriptor)
 
     def _call_reader(self, descriptor: int) -> None:
-        if descriptor in self._ended and (callback := self._readers.get(descriptor)):
+        if descriptor in self._announced and (callback := self._readers.get(descriptor)):
             callback()
 
     def _call(self, descriptor: int) -> None:

@@ -1,6 +1,8 @@
 """What the console's gunicorn worker allows a client, without a server."""
 
 import io
+from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -71,25 +73,31 @@ def answer(environ: dict[str, Any], start_response: Any) -> list[bytes]:
 
 
 @pytest.fixture
-def worker() -> ConsoleWorker:
+def worker() -> Iterator[ConsoleWorker]:
     """A worker that serves the connections which the test gives it. It takes up to 7 of them."""
-    worker = object.__new__(ConsoleWorker)
-    worker.cfg, worker.wsgi, worker.log = Config(), answer, Mock()
-    worker.cfg.set("timeout", 1)
-    worker.nr, worker.max_requests, worker.alive = 0, 100, True
-    worker.worker_connections, worker.connections = 8, {}
-    return worker
+    config = Config()
+    config.set("timeout", 1)
+    config.set("worker_connections", 8)
+    worker = ConsoleWorker(1, 1, [], None, 1, config, Mock())
+    worker.wsgi = answer
+    yield worker
+    worker.tmp.close()
 
 
 def connect(worker: ConsoleWorker, text: bytes, address: str = "192.0.2.1") -> Any:
     """Send a text by a new connection. Returns its greenlet, which ends with the connection."""
-    ours, theirs = gevent.socket.socketpair()
-    listener = SimpleNamespace(getsockname=lambda: ("127.0.0.1", 8000))
-    serving = gevent.spawn(worker.handle, listener, theirs, (address, 1))
+    ours, serving = connected(worker, address)
     serving.link(lambda _: ours.close())
     ours.sendall(text)
     gevent.sleep(0)
     return serving
+
+
+def connected(worker: ConsoleWorker, address: str = "192.0.2.1") -> Any:
+    """Return a client's socket, and the greenlet that serves it."""
+    ours, theirs = gevent.socket.socketpair()
+    listener = SimpleNamespace(getsockname=lambda: ("127.0.0.1", 8000))
+    return ours, gevent.spawn(worker.handle, listener, theirs, (address, 1))
 
 
 HALF_A_FORM = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nkey="
@@ -112,6 +120,82 @@ def test_half_sent_forms_of_one_address_make_room_for_others(worker: ConsoleWork
     gevent.joinall(half, timeout=20, count=4)
     assert [one.dead for one in (*half, other)] == [True] * 4 + [False] * 7
     gevent.killall([*half, other])
+
+
+def refuse(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    start_response("413 Too Large", [("Content-Length", "2")])
+    return [environ["PATH_INFO"].encode()[:2]]
+
+
+def post(length: int) -> bytes:
+    return b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length
+
+
+def test_a_body_that_the_answer_does_not_need_is_not_read(
+    worker: ConsoleWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "DRAIN_TIMEOUT", 0.5)
+    worker.wsgi = refuse
+    client, serving = connected(worker)
+    sent = 0
+    with client, suppress(OSError):
+        client.sendall(post(10**12))
+        while sent < 10**9:
+            sent += client.send(bytes(1 << 20))
+    assert sent < 20 << 20
+    serving.join(20)
+    assert serving.dead
+
+
+def test_who_sends_a_large_body_gets_the_answer(worker: ConsoleWorker) -> None:
+    worker.wsgi = refuse
+    client, _ = connected(worker)
+    with client:
+        client.sendall(post(5 << 20) + bytes(5 << 20))
+        received = b"".join(iter(lambda: client.recv(65536), b""))
+    assert received.startswith(b"HTTP/1.1 413 ")
+    assert b"Connection: close" in received
+
+
+def test_a_small_unread_body_leaves_the_connection_open(worker: ConsoleWorker) -> None:
+    worker.wsgi = refuse
+    client, serving = connected(worker)
+    for _ in range(2):
+        client.sendall(post(5000) + bytes(5000))
+        received = b""
+        while not received.endswith(b"\r\n\r\n/x"):
+            received += client.recv(65536)
+        assert b"Connection: keep-alive" in received
+    client.close()
+    serving.join()
+
+
+def test_a_large_body_lets_others_have_their_turn(worker: ConsoleWorker) -> None:
+    turns = 0
+
+    def count() -> None:
+        nonlocal turns
+        while True:
+            gevent.sleep(0)
+            turns += 1
+
+    texts = [bytes(1000)] * 100
+    body = WholeBody(Reader(*texts, length=100_000))
+    counting = gevent.spawn(count)
+    for _ in texts:
+        body.read(1000)
+    counting.kill()
+    assert turns >= 90
+
+
+def test_no_header_moves_a_path(worker: ConsoleWorker) -> None:
+    worker.wsgi = refuse
+    client, _ = connected(worker, "127.0.0.1")
+    with client:
+        client.sendall(
+            b"GET /y/x HTTP/1.1\r\nHost: x\r\nSCRIPT_NAME: /y\r\nConnection: close\r\n\r\n"
+        )
+        assert b"".join(iter(lambda: client.recv(65536), b"")).endswith(b"\r\n\r\n/y")
 
 
 @pytest.mark.parametrize(

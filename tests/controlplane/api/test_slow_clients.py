@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -67,6 +68,49 @@ def test_a_thousand_half_sent_requests_delay_nobody(
         assert time.monotonic() - began < 3 * load()
         assert server.num_fds() > MANY
         assert server.num_threads() < 10
+
+
+@pytest.mark.parametrize("part", ["api", "console"])
+def test_a_body_that_is_not_needed_delays_nobody(stack: Stack, part: str) -> None:
+    url, path = (
+        (stack.api_url.replace("/api/v2", "/healthz"), b"/api/v2/projects")
+        if part == "api"
+        else (f"{stack.console_url}/sign-in", b"/sign-in")
+    )
+    head = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % (path, 10**12)
+    with connections(url, head) as (client,):
+
+        def send() -> int:
+            sent = 0
+            with contextlib.suppress(ConnectionError):
+                while sent < 10**8:
+                    sent += client.send(bytes(1 << 20))
+            return sent
+
+        with ThreadPoolExecutor(1) as threads:
+            sending = threads.submit(send)
+            began = time.monotonic()
+            for _ in range(10):
+                assert requests.get(url, timeout=60).ok
+            assert time.monotonic() - began < 3 * load()
+            assert sending.result(60) < 40 << 20
+
+
+@pytest.mark.parametrize("size", [5000, 3 << 20])
+def test_who_sends_a_body_without_a_key_gets_the_answer(stack: Stack, size: int) -> None:
+    head = b"POST /api/v2/projects HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size
+    with connections(stack.api_url, head + bytes(size)) as (client,):
+        client.settimeout(60)
+        received = b""
+        while not received.endswith(b"}"):
+            received += client.recv(65536)
+    assert received.startswith(b"HTTP/1.1 401 ")
+    assert (b"Connection: close" in received) == (size > 65536)
+
+
+def test_no_header_moves_a_path(stack: Stack) -> None:
+    text = b"GET /y/livez HTTP/1.1\r\nHost: x\r\nSCRIPT_NAME: /y\r\nConnection: close\r\n\r\n"
+    assert sent(stack.api_url, text).startswith(b"HTTP/1.1 404 ")
 
 
 def test_half_sent_requests_keep_nobody_out_of_the_api(stack: Stack) -> None:

@@ -18,7 +18,7 @@ import pytest
 from controlplane.proxy.authentication.passwords import check_password
 from controlplane.proxy.authentication.scram import mock_verifier
 from controlplane.proxy.directory.interface import ComputeAddress
-from controlplane.proxy.over_http import connection
+from controlplane.proxy.over_http import connection, websocket
 from controlplane.proxy.over_http.compute_session import ComputeSession
 from controlplane.proxy.over_http.connection import check_head
 from controlplane.proxy.over_http.conversions import Conversions
@@ -31,7 +31,7 @@ from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.readiness import Readiness
 from tests.proxy.http_client import RawHttp, SqlClient, request
 from tests.proxy.running_proxy import RunningProxy
-from tests.proxy.websocket_client import frame
+from tests.proxy.websocket_client import UPGRADE, frame
 from tests.support.waiting import load
 
 # Processor seconds, so that a busy machine makes no difference. Each of the inputs here took one or
@@ -289,9 +289,11 @@ class FullSocket:
 
     def __init__(self, received: bytes) -> None:
         self.received, self.sent = received, b""
-        self.is_full = True
+        self.is_full, self.is_announced = True, False
 
     def receive(self, size: int) -> bytes:
+        if not self.received:
+            raise BlockingIOError
         data, self.received = self.received[:size], self.received[size:]
         return data
 
@@ -301,17 +303,54 @@ class FullSocket:
         self.sent += data
         return len(data)
 
-    def end_input(self) -> None:
-        pass
+    def announce_input(self) -> None:
+        self.is_announced = True
+
+    def withdraw_input(self) -> None:
+        self.is_announced = False
 
 
 def test_answers_to_pings_do_not_pile_up() -> None:
-    channel = FullSocket(frame(b"x" * 125, opcode=9) * 1000)
+    channel = FullSocket(frame(b"x" * 125, opcode=9) * 90)
     framing = WebSocketFraming(channel, b"")  # type: ignore[arg-type]
-    while channel.received:
+    while channel.received or channel.is_announced:
         with pytest.raises(BlockingIOError):
             framing.receive(1000)
     channel.is_full = False
     framing.send(b"data")
     assert len(channel.sent) < 300
     assert channel.sent.endswith(b"data")
+
+
+def test_small_frames_are_read_a_few_at_a_time() -> None:
+    channel = FullSocket(b"".join(frame(bytes([i % 256])) for i in range(2000)))
+    framing = WebSocketFraming(channel, b"")  # type: ignore[arg-type]
+    parts = [framing.receive(65536)]
+    while channel.is_announced or channel.received:
+        with contextlib.suppress(BlockingIOError):
+            parts.append(framing.receive(65536))
+    assert b"".join(parts) == bytes(i % 256 for i in range(2000))
+    assert max(map(len, parts)) < 100
+
+
+@pytest.mark.parametrize(("opcode", "text"), [(9, b""), (10, b"x"), (2, b"")])
+def test_frames_without_data_end_a_websocket(proxy: RunningProxy, opcode: int, text: bytes) -> None:
+    with RawHttp(proxy) as raw:
+        raw.send(request(*UPGRADE, first="GET /v2 HTTP/1.1"))
+        assert raw.answer()[0] == 101
+        raw.send(frame(text, opcode=opcode) * 150)
+        while (head := raw.read(2))[0] != 0x88:
+            raw.read(head[1])
+        assert struct.unpack("!H", raw.read(2)) == (1008,)
+
+
+def test_a_websocket_may_send_pings_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(websocket, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    channel = FullSocket(b"")
+    framing = WebSocketFraming(channel, b"")  # type: ignore[arg-type]
+    for _ in range(1000):
+        clock[0] += 1
+        channel.received = frame(b"", opcode=9)
+        with pytest.raises(BlockingIOError):
+            framing.receive(1000)

@@ -107,3 +107,21 @@ def test_a_message_may_come_in_fragments_with_pings_between(proxy: RunningProxy)
         assert raw.read(8) == b"\x8a\x06there?"
         raw.send(frame(b"", opcode=0, final=False) + frame(login[10:], opcode=0))
         assert raw.read(3)[2:] == b"R"
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_many_small_frames_may_arrive_at_once(proxy: RunningProxy, tls: bool) -> None:
+    upgrade = request(*UPGRADE, first="GET /v2 HTTP/1.1").replace(b"api.", f"{ENDPOINT}.".encode())
+    text = query("SELECT 'last' /*" + "x" * 2000 + "*/")
+    with RawHttp(proxy, alpn=[] if tls else None) as raw:
+        raw.send(upgrade)
+        assert raw.answer()[0] == 101
+        for sent, awaited in (
+            (startup() + password(), b"Z\0\0\0\5I"),
+            (text, b"last"),
+            (text * 3, b"last"),
+        ):
+            raw.send(b"".join(frame(bytes([byte])) for byte in sent))
+            received = b""
+            while awaited not in received:
+                received += raw.read(1)
