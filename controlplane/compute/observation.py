@@ -19,7 +19,7 @@ from controlplane.compute.catalog.reading import read_mark
 from controlplane.compute.data.branch_data import branch_dir, data_dir
 from controlplane.compute.host import listener_socket
 from controlplane.compute.host.log_lines import SECRETIVE
-from controlplane.compute.host.tree import size_on_disk, sizes_on_disk
+from controlplane.compute.host.tree import sizes_on_disk
 from controlplane.compute.processes.session import (
     MAX_INTEGER,
     MAX_NAME_LENGTH,
@@ -144,6 +144,9 @@ class Measures:
 # For each endpoint whose heartbeats are not activity: what TABLES said of its databases, and the
 # last activity when that had changed.
 _tables: dict[str, tuple[Mapping[str, str], datetime]] = {}
+# For each active endpoint: its branch when that was last measured, and how many bytes of the disk
+# the compute's files took, and how many inodes.
+_on_disk: dict[str, tuple[str, tuple[int, int]]] = {}
 
 
 class OtherBranch(Exception):
@@ -239,9 +242,10 @@ def _last_use_of_tables(connection: Session, endpoint_id: str, last: datetime) -
     return used_at
 
 
-def forget_tables(endpoint_id: str) -> None:
+def forget(endpoint_id: str) -> None:
     """Drop what is remembered of an endpoint that is no longer active."""
     _tables.pop(endpoint_id, None)
+    _on_disk.pop(endpoint_id, None)
 
 
 def read_sessions(endpoint_id: str) -> list[dict[str, Any]]:
@@ -302,8 +306,8 @@ def measure(endpoint_id: str, branch_id: str) -> Measures:
     )
     written = written_on(branch_id, data_directory, position)
     places = set(filter(DATABASE.fullmatch, map(str, databases)))
-    beside, taken = sizes_on_disk(data_dir(branch_id), measured=[*places, "pg_wal"])
-    beside += size_outside_of_data(endpoint_id, branch_id) + max(0, of_platform)
+    beside, taken = _sizes_on_disk(endpoint_id, branch_id, [*places, "pg_wal"])
+    beside += max(0, of_platform)
     # Whatever the compute says, all that it stores counts.
     of_databases = sum(taken[name] for name in places)
     size = max(0, said or 0, of_databases - max(0, of_platform))
@@ -315,21 +319,34 @@ def measure(endpoint_id: str, branch_id: str) -> Measures:
 
 def least_size(endpoint_id: str, branch_id: str) -> int:
     """Bytes that `measure` would find at least, whatever the compute said. Raises OSError."""
-    beside, taken = sizes_on_disk(data_dir(branch_id), measured=["pg_wal"])
-    beside += size_outside_of_data(endpoint_id, branch_id)
+    beside, taken = _sizes_on_disk(endpoint_id, branch_id, ["pg_wal"])
     log = max(0, taken["pg_wal"] - POSTGRES_LOG_BYTES)
     return min(max(0, beside - PLATFORM_BYTES) + log, MAX_INTEGER)
 
 
-def size_outside_of_data(endpoint_id: str | None, branch_id: str) -> int:
-    """Bytes in the other directories that the account of the branch's compute, if there is one, may
-    write to. Raises OSError."""
-    total = 0
-    sockets = [socket_dir(endpoint_id)] if endpoint_id else []
-    for place in (branch_dir(branch_id) / "run", *sockets):
+def _sizes_on_disk(
+    endpoint_id: str, branch_id: str, measured: Sequence[str]
+) -> tuple[int, Mapping[str, int]]:
+    """The bytes of `sizes_on_disk` for all files of the compute. Notes their sum."""
+    beside, taken, count = sizes_on_disk(data_dir(branch_id), measured=measured)
+    for place in places_outside_of_data(endpoint_id, branch_id):
         with suppress(FileNotFoundError):
-            total += size_on_disk(place)
-    return total
+            more, _, files = sizes_on_disk(place, measured=())
+            beside, count = beside + more, count + files
+    _on_disk[endpoint_id] = branch_id, (beside + sum(taken.values()), count)
+    return beside, taken
+
+
+def last_sizes_on_disk() -> Mapping[str, tuple[int, int]]:
+    """How many bytes and inodes each running compute's files took when it was last measured, by
+    branch. Some that were not measured since their start are missing."""
+    return dict(list(_on_disk.values()))
+
+
+def places_outside_of_data(endpoint_id: str | None, branch_id: str) -> list[Path]:
+    """The other directories, some of which may be missing, that the account of the branch's
+    compute, if there is one, may write to."""
+    return [branch_dir(branch_id) / "run", *([socket_dir(endpoint_id)] if endpoint_id else [])]
 
 
 def written(endpoint_id: str, branch_id: str) -> Written:

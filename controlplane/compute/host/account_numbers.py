@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from controlplane.compute.host.accounts import (
     Account,
@@ -98,20 +99,29 @@ def processes_by_number() -> Mapping[int, list[int]]:
     return found
 
 
-def unlinked_bytes(pids: Collection[int], *, at: Path) -> tuple[int, bool]:
-    """Bytes that the processes keep on the disk of `at` in files that no directory has any more,
-    and whether these are all: files that wait in a socket cannot be measured, nor, unless Perch
-    runs as root, files that are only mapped, and there may be more than there is time for."""
+class Unlinked(NamedTuple):
+    """Files that processes keep although no directory has them any more."""
+
+    bytes: int
+    files: int
+    # Whether there are no others: files that wait in a socket cannot be measured, nor, unless Perch
+    # runs as root, files that are only mapped, and there may be more than there is time for.
+    is_all: bool
+
+
+def unlinked_files(pids: Collection[int], *, at: Path) -> Unlinked:
+    """What the processes keep so on the disk of `at`."""
     device, until = at.stat().st_dev, time.monotonic() + MAX_UNLINKED_SECONDS
     found, is_all = dict[int, int](), True
     for inode, size in chain.from_iterable(_unlinked_files(pid, device) for pid in pids):
-        if size:
+        if size is None:
+            is_all = is_all and inode in found
+        elif inode:
             found[inode] = size
-        elif size is None and inode not in found:
-            is_all = False
         if time.monotonic() > until:
-            return sum(found.values()), False
-    return sum(found.values()), is_all
+            is_all = False
+            break
+    return Unlinked(sum(found.values()), len(found), is_all)
 
 
 def _unlinked_files(pid: int, device: int) -> Iterator[tuple[int, int | None]]:

@@ -1,7 +1,7 @@
 """Disk space of this host: what is left, what is reserved, and what to release when it runs out.
 
 Clients' computes fill the same disk that Perch's own database uses. So there is a reserve of bytes
-and one of inodes: below it, nothing new is made; below half of it, the compute that has written
+and one of inodes: below it, nothing new is made; below half of it, the compute that has grown
 most is stopped (`operations.disk`). A file without content, the ballast, occupies some more space.
 When the disk is full, it is removed, so that the metadata can write until there is space again.
 """
@@ -19,8 +19,9 @@ BALLAST = "ballast"
 BALLAST_BYTES = 128 << 20  # bytes
 # On a small disk, the ballast takes at most this part of it.
 BALLAST_FRACTION = 1 / 50
-# The most inodes that are reserved; a new branch takes about a thousand.
-MAX_RESERVED_FILES = 50_000
+# Of the inodes, a twentieth is reserved but at least so many, unless that is more than a quarter. A
+# process can take 10,000 a second, and some seconds pass until its compute has ended.
+MIN_RESERVED_FILES = 50_000
 # Bytes with which the metadata can still write; with less, the ballast is removed.
 CRITICAL_BYTES = 16 << 20
 
@@ -59,11 +60,6 @@ class Space:
         return self.free < self.reserve or self.lacks_files
 
     @property
-    def is_critical(self) -> bool:
-        """True if the compute that fills the disk must be stopped."""
-        return self.free < self.reserve // 2 or self.free_files < self.reserved_files // 2
-
-    @property
     def shortage(self) -> str:
         """Why `is_short` is true, in words."""
         if self.lacks_files:
@@ -78,7 +74,7 @@ def space_at(place: Path | int) -> Space:
     """The space on the filesystem of the directory or open descriptor. Raises OSError."""
     found = os.statvfs(place)
     total = found.f_blocks * found.f_frsize
-    reserved_files = min(found.f_files // 20, MAX_RESERVED_FILES)
+    reserved_files = min(max(found.f_files // 20, MIN_RESERVED_FILES), found.f_files // 4)
     free_files = found.f_favail if found.f_files else 0
     free = found.f_bavail * found.f_frsize
     return Space(total, free, _reserve_of(total), free_files, reserved_files)

@@ -47,7 +47,7 @@ def suspend_idle_endpoints(host: Host) -> None:
     timeouts = dict(running.values_list("id", "suspend_timeout_seconds"))
     for gone in _looked_at.keys() - timeouts.keys():
         del _looked_at[gone]
-        observation.forget_tables(gone)
+        observation.forget(gone)
     sampling.forget_inactive(timeouts)
     ids = [endpoint_id for endpoint_id in timeouts if _is_due(endpoint_id, timeouts, now)]
     if not ids:

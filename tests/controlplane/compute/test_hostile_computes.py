@@ -359,7 +359,7 @@ class TestAnswers:
         self, sockets: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(observation, "data_of", lambda branch_id: "1")
-        sizes = 2**64, {"pg_wal": 0, "base/1": 0}
+        sizes = 2**64, {"pg_wal": 0, "base/1": 0}, 1
         monkeypatch.setattr(observation, "sizes_on_disk", lambda *_, **__: sizes)
         with hostile_compute(sockets, lambda: [measured(b"br-a", size=b"-5")]):
             found = observation.measure("ep-a", "br-a")

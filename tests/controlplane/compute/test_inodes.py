@@ -7,7 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from controlplane.compute.host import space
-from controlplane.compute.host.tree import MIN_FILE_BYTES, size_on_disk, sizes_on_disk, tree_size
+from controlplane.compute.host.tree import (
+    MIN_FILE_BYTES,
+    count_files,
+    size_on_disk,
+    sizes_on_disk,
+    tree_size,
+)
 
 
 def has_inodes(monkeypatch: pytest.MonkeyPatch, total: int, free: int) -> None:
@@ -18,25 +24,26 @@ def has_inodes(monkeypatch: pytest.MonkeyPatch, total: int, free: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "free", "is_short", "is_critical"),
+    ("total", "free", "is_short"),
     [
-        (1_000_000, 50_000, False, False),
-        (1_000_000, 49_999, True, False),
-        (1_000_000, 24_999, True, True),
-        # A twentieth of few.
-        (100_000, 5_000, False, False),
-        (100_000, 4_999, True, False),
+        (1_000_000, 50_000, False),
+        (1_000_000, 49_999, True),
+        # A twentieth of many.
+        (10_000_000, 500_000, False),
+        (10_000_000, 499_999, True),
+        # A quarter of few.
+        (100_000, 25_000, False),
+        (100_000, 24_999, True),
         # Btrfs has no fixed number.
-        (0, 0, False, False),
+        (0, 0, False),
     ],
 )
 def test_inodes_have_a_reserve(
-    monkeypatch: pytest.MonkeyPatch, total: int, free: int, is_short: bool, is_critical: bool
+    monkeypatch: pytest.MonkeyPatch, total: int, free: int, is_short: bool
 ) -> None:
     has_inodes(monkeypatch, total, free)
     found = space.space_at(Path("/"))
-    assert (found.is_short, found.is_critical) == (is_short, is_critical)
-    assert (found.left == 0) is is_short
+    assert found.is_short is (found.left == 0) is is_short
 
 
 def test_without_inodes_nothing_new_is_made_and_the_problem_says_why(
@@ -68,6 +75,7 @@ def test_a_file_or_directory_counts_a_block_at_least(tmp_path: Path) -> None:
     directories = 3 * MIN_FILE_BYTES
     assert size_on_disk(tmp_path) == directories + 2 * 5 * MIN_FILE_BYTES
     # The bytes of the database's files are known.
-    beside, measured = sizes_on_disk(tmp_path, measured=["base/1"])
+    beside, measured, count = sizes_on_disk(tmp_path, measured=["base/1"])
+    assert count == count_files(tmp_path) == 3 + 2 * 3
     assert beside == directories + 5 * MIN_FILE_BYTES + MIN_FILE_BYTES + MIN_FILE_BYTES - 100
     assert measured == {"base/1": 100 + 3 * MIN_FILE_BYTES}

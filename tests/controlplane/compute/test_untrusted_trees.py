@@ -169,7 +169,7 @@ def test_what_was_copied_before_such_trees_were_refused_ends(tree: Path) -> None
 
 def test_bytes_beyond_the_end_of_a_file_are_seen(tree: Path) -> None:
     """Postgres measures its databases by the sizes of their files."""
-    before, _ = sizes_on_disk(tree, measured=["base/5"])
+    before, *_ = sizes_on_disk(tree, measured=["base/5"])
     path = tree / "base" / "5" / "1259"
     for size, more in ((64 << 10, 0), (32 * MIB, 32 * MIB - 8192)):
         reserve(size, path)
