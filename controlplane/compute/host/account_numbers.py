@@ -127,7 +127,9 @@ def unlinked_files(pids: Collection[int], *, at: Path) -> Unlinked:
 def _unlinked_files(pid: int, device: int) -> Iterator[tuple[int, int | None]]:
     """The inodes and bytes of the process's unlinked files. The bytes are None if they cannot be
     told, and both are 0 for any other open file."""
-    # Each thread may have descriptors of its own, and the first one may have ended.
+    # Each thread may have descriptors of its own, and the first one may have ended. All have the
+    # same memory.
+    has_memory = False
     for thread in _entries(f"/proc/{pid}/task"):
         for link in chain([f"{thread}/exe"], _entries(f"{thread}/fd")):
             found: tuple[int, int | None] = (0, 0)
@@ -142,8 +144,11 @@ def _unlinked_files(pid: int, device: int) -> Iterator[tuple[int, int | None]]:
                     name = link.removeprefix(f"/proc/{pid}/").replace("fd/", "fdinfo/")
                     found = 0, None if HOLDS_FILES.search(process_file(pid, name)) else 0
             yield found
+        if has_memory:
+            continue
         with suppress(OSError), open(f"{thread}/maps", "rb") as maps:
             for line in maps:
+                has_memory = True
                 if line.endswith(b" (deleted)\n"):
                     area, _, _, disk, number, _ = line.split(None, 5)
                     try:

@@ -26,6 +26,7 @@ from controlplane.history.local.chain import (
     new_chain,
 )
 from controlplane.models import Account, Branch, Endpoint, HistoryChain, Host
+from controlplane.operations import disk
 from controlplane.operations.locks import noting_failures
 from tests.controlplane.history.test_log_copies import START, add_base, add_log, base_at
 from tests.controlplane.rows import make_project
@@ -59,7 +60,8 @@ class Kept:
         self.patch.setattr(compute, "running_endpoint", lambda _: next(iter(running), None))
 
     def give_space(self, space: Space) -> None:
-        self.patch.setattr(keeping, "host_space", lambda: space)
+        for module in (keeping, disk):
+            self.patch.setattr(module, "host_space", lambda: space)
 
     def copy(self, chain: Chain, *_: object) -> None:
         self.copies += 1

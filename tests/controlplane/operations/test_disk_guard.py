@@ -164,7 +164,15 @@ def kept(pids: list[int], at: Path) -> tuple[int, bool]:
     return found.bytes, found.is_all
 
 
-def test_deleted_files_that_are_only_mapped_or_sent_are_noticed(tmp_path: Path) -> None:
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests' own process has many threads, which a slow machine does not read in time."""
+    monkeypatch.setattr(account_numbers, "MAX_UNLINKED_SECONDS", 60)
+
+
+def test_deleted_files_that_are_only_mapped_or_sent_are_noticed(
+    tmp_path: Path, unhurried: None
+) -> None:
     own = [os.getpid()]
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
@@ -187,7 +195,9 @@ def test_deleted_files_that_are_only_mapped_or_sent_are_noticed(tmp_path: Path) 
     assert kept(own, tmp_path) == (0, True)
 
 
-def test_a_deleted_file_of_a_thread_with_descriptors_of_its_own_is_noticed(tmp_path: Path) -> None:
+def test_a_deleted_file_of_a_thread_with_descriptors_of_its_own_is_noticed(
+    tmp_path: Path, unhurried: None
+) -> None:
     seen, go_on = threading.Event(), threading.Event()
 
     def work() -> None:
