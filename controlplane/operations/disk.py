@@ -1,12 +1,12 @@
 """Keeps this host's disk from filling up. It does not query the database, which may be the first to
 stop on a full disk.
 
-While the free space, or the number of free inodes, is below half of its reserve, or below it and
-falling too fast to wait, each round stops the compute that has grown most since it was above, in
-what is short. Before the shortage,
-sizes are those that `rounds.sizes` has measured. Files count as a block at least, and those that
-are open as well when they were deleted. A compute that has grown too little to matter goes on: the
-files of the one that has caused the shortage remain, which is no reason to stop others. If much is
+While the free space, or the number of free inodes, is below half of its reserve, or below the whole
+reserve and falling fast, each round stops the compute that has grown most, in what is short, since
+the shortage began. The sizes of before the shortage are those that `rounds.sizes` has measured.
+Files count as a block at least, and those that are open as well when they were deleted. A compute
+that has grown too little to matter goes on: the files of the one that has caused the shortage
+remain, which is no reason to stop others. If much is
 lost that no compute is seen to have taken, those that may keep what cannot be measured are stopped
 one by one until it comes back. A stopped compute does not start again until the whole reserve is
 free. Only this worker's memory holds which computes these are: after the worker has restarted they

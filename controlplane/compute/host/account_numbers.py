@@ -137,30 +137,34 @@ def _unlinked_files(pid: int, device: int) -> Iterator[tuple[int, int | None]]:
                 kind = os.readlink(link)
                 # Not every file may be looked at: one on a disk of its owner may block.
                 if kind.endswith(" (deleted)"):
-                    status = os.stat(link)
-                    if status.st_dev == device and status.st_nlink == 0:
-                        found = status.st_ino, status.st_blocks * 512
+                    found = _if_unlinked(os.stat(link), device)
                 elif kind.startswith("socket:"):
                     name = link.removeprefix(f"/proc/{pid}/").replace("fd/", "fdinfo/")
                     found = 0, None if HOLDS_FILES.search(process_file(pid, name)) else 0
             yield found
-        if has_memory:
-            continue
-        with suppress(OSError), open(f"{thread}/maps", "rb") as maps:
-            for line in maps:
-                has_memory = True
-                if line.endswith(b" (deleted)\n"):
-                    area, _, _, disk, number, _ = line.split(None, 5)
-                    try:
-                        # Only root may look at it. The name of the area has no leading zeros.
-                        begin, end = (int(part, 16) for part in area.split(b"-"))
-                        status = os.stat(f"/proc/{pid}/map_files/{begin:x}-{end:x}")
-                        if status.st_dev == device and status.st_nlink == 0:
-                            yield status.st_ino, status.st_blocks * 512
-                    except OSError:
-                        major, minor = (int(part, 16) for part in disk.split(b":"))
-                        if os.makedev(major, minor) == device:
-                            yield int(number), None
+        if not has_memory:
+            with suppress(OSError), open(f"{thread}/maps", "rb") as maps:
+                for line in maps:
+                    has_memory = True
+                    if line.endswith(b" (deleted)\n"):
+                        yield _mapped_file(pid, line, device)
+
+
+def _mapped_file(pid: int, line: bytes, device: int) -> tuple[int, int | None]:
+    """The same for the unlinked file of a line of `maps`."""
+    area, _, _, disk, number, _ = line.split(None, 5)
+    try:
+        # Only root may look at it. The name of the area has no leading zeros.
+        begin, end = (int(part, 16) for part in area.split(b"-"))
+        return _if_unlinked(os.stat(f"/proc/{pid}/map_files/{begin:x}-{end:x}"), device)
+    except OSError:
+        major, minor = (int(part, 16) for part in disk.split(b":"))
+        return (int(number), None) if os.makedev(major, minor) == device else (0, 0)
+
+
+def _if_unlinked(status: os.stat_result, device: int) -> tuple[int, int]:
+    is_unlinked = status.st_dev == device and status.st_nlink == 0
+    return (status.st_ino, status.st_blocks * 512) if is_unlinked else (0, 0)
 
 
 def _entries(place: str) -> Iterator[str]:

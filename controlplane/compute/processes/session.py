@@ -106,13 +106,10 @@ PINNED = {
 # Pinned since these major versions, which introduced them.
 PINNED_SINCE = {17: {"transaction_timeout": "0", "event_triggers": "off"}}
 ELSEWHERE = "the compute's socket leads elsewhere"
-# Only superusers may set these.
-OF_SUPERUSERS = frozenset(
-    name
-    for name in (*PINNED, *PINNED_SINCE[17])
-    if name.startswith(("log_", "session_", "pg_stat_"))
-    or name in ("lc_messages", "track_activities", "temp_file_limit", "deadlock_timeout")
-    or name == "event_triggers"
+# How the names of those begin that only superusers may set.
+OF_SUPERUSERS = (
+    *("log_", "session_", "pg_stat_", "lc_messages", "track_activities"),
+    *("temp_file_limit", "deadlock_timeout", "event_triggers"),
 )
 
 
@@ -290,7 +287,7 @@ def pinned_options(bound: float, major: int, *, of_superuser: bool = True, **oth
         if major >= since:
             settings |= pinned
     if not of_superuser:
-        settings = {name: settings[name] for name in settings if name not in OF_SUPERUSERS}
+        settings = {name: settings[name] for name in settings if not name.startswith(OF_SUPERUSERS)}
     settings |= others
     return " ".join(f"-c {name}={_escaped(str(value))}" for name, value in settings.items())
 

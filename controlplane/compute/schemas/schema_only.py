@@ -220,7 +220,7 @@ def _run_pg_dump(
         **ENVIRONMENT,
         "PGUSER": PLATFORM_ROLE,
         "PGDATABASE": database,
-        "PGOPTIONS": f"{pinned_options(STALL_TIMEOUT, major)} -c lock_timeout={LOCK_TIMEOUT}",
+        "PGOPTIONS": pinned_options(STALL_TIMEOUT, major, lock_timeout=LOCK_TIMEOUT),
         "PGAPPNAME": "perch",
     }
     place = Path(stdout.name).parent

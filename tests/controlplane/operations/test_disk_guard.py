@@ -127,18 +127,23 @@ def test_who_fills_the_disk_is_ended_although_an_operation_holds_its_branch(
     assert disk.start_refusal(GUILTY)
 
 
-@as_root
-def test_a_deleted_file_that_is_still_open_is_seen(stopped: list[str]) -> None:
+def run_as_guilty(script: str) -> "subprocess.Popen[bytes]":
+    """Run the script of sh under the account of the branch GUILTY, in its data directory."""
     account = account_of(branch_dir(GUILTY))
-    with subprocess.Popen(
-        ["sh", "-c", WRITES_UNSEEN],
+    return subprocess.Popen(
+        ["sh", "-c", script],
         cwd=branch_dir(GUILTY) / "data",
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         user=account.uid,
         group=account.gid,
         extra_groups=[],
-    ) as writer:
+    )
+
+
+@as_root
+def test_a_deleted_file_that_is_still_open_is_seen(stopped: list[str]) -> None:
+    with run_as_guilty(WRITES_UNSEEN) as writer:
         assert writer.stdin
         assert writer.stdout
         for _ in range(2):
@@ -399,19 +404,10 @@ def test_who_makes_files_as_fast_as_it_can_is_ended_while_inodes_are_left(
 def test_deleted_empty_files_that_are_still_open_count_as_inodes(
     stopped: list[str], look: Callable[[Space], None]
 ) -> None:
-    account = account_of(branch_dir(GUILTY))
     space = Space(1000 * MIB, 900 * MIB, 100 * MIB, 30, 1000)
     keeps = 'for n in 3 4 5 6 7 8 9; do eval "exec $n> unseen"; rm unseen; done; echo; read end'
     look(space)
-    with subprocess.Popen(
-        ["sh", "-c", keeps],
-        cwd=branch_dir(GUILTY) / "data",
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        user=account.uid,
-        group=account.gid,
-        extra_groups=[],
-    ) as process:
+    with run_as_guilty(keeps) as process:
         assert process.stdout
         assert process.stdin
         process.stdout.readline()
