@@ -3,6 +3,7 @@
 import itertools
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from tests.support.client import Client
 from tests.support.project import Project, refusal
 from tests.support.stack import Stack
 
+# Recent, because operations older than the retention are deleted in the background.
+FIRST = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
 # Rows of every kind with mixed times, on two endpoints of two branches.
 ROWS = """
 INSERT INTO controlplane_operation (id, project_id, branch_id, endpoint_id, action, status, chain,
@@ -23,7 +26,7 @@ SELECT gen_random_uuid(), %(project)s,
     (ARRAY['user', 'client', 'idleness', 'user'])[1 + n %% 4],
     '{}', '{}', 0, at, at
 FROM (
-    SELECT n, '2026-01-02T00:00:00Z'::timestamptz + n * interval '1 second' AS at
+    SELECT n, %(first)s + n * interval '1 second' AS at
     FROM generate_series(0, 209) n
 ) times
 """
@@ -36,6 +39,7 @@ def full(stack: Stack) -> Iterator[tuple[Project, dict[str, Any]]]:
     made = project.new_branch(endpoint=True)
     values = {
         "project": project.id,
+        "first": FIRST,
         "branches": [project.branch_id, made["branch"]["id"]],
         "endpoints": [project.endpoint_id, made["endpoints"][0]["id"]],
         "one": uuid.uuid4(),
@@ -105,7 +109,8 @@ def test_times_are_inclusive_at_the_start_and_exclusive_at_the_end(
     full: tuple[Project, dict[str, Any]],
 ) -> None:
     project, _ = full
-    times = {"since": "2026-01-02T00:00:10Z", "until": "2026-01-02T02:00:20+02:00"}
+    until = (FIRST + timedelta(seconds=20)).astimezone(timezone(timedelta(hours=2)))
+    times = {"since": f"{FIRST:%Y-%m-%d}T00:00:10Z", "until": until.isoformat()}
     inside = listed(project, **times)
     assert [one["created_at"][-3:-1] for one in inside] == [str(n) for n in range(19, 9, -1)]
     failed = listed(project, status="failed", **times)

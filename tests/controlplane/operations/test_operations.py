@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import quote
 
@@ -13,7 +13,9 @@ from tests.support.client import Client
 from tests.support.project import Project, refusal
 from tests.support.stack import Stack
 
-NEWEST = datetime(2026, 1, 2, 3, 4, 5, 670000, tzinfo=UTC)
+# Recent, because operations older than the retention are deleted in the background.
+NEWEST = (datetime.now(UTC) - timedelta(days=1)).replace(microsecond=670000)
+SECOND = f"{NEWEST:%Y-%m-%dT%H:%M:%S}"
 MANY = 1234
 
 
@@ -103,16 +105,18 @@ def test_the_cursor_is_the_creation_time_in_microseconds(busy: Project) -> None:
         for page, _ in zip(pages(busy, limit=1), range(12), strict=False)
     ]
     # Trailing zeros are removed; the resource itself has its time in seconds.
-    assert cursors[:2] == ["2026-01-02T03:04:05.67Z", "2026-01-02T03:04:05.669999Z"]
-    assert cursors[10] == "2026-01-02T03:04:05.66999Z"
+    assert cursors[:2] == [f"{SECOND}.67Z", f"{SECOND}.669999Z"]
+    assert cursors[10] == f"{SECOND}.66999Z"
     moments = [datetime.fromisoformat(cursor) for cursor in cursors]
     assert moments == [NEWEST - timedelta(microseconds=i) for i in range(12)]
 
 
 def test_a_cursor_may_be_between_operations(busy: Project) -> None:
-    page = busy.client.get(busy.path + "/operations", cursor="2026-01-02T03:04:06Z", limit=1)
-    assert page["pagination"]["cursor"] == "2026-01-02T03:04:05.67Z"
-    page = busy.client.get(busy.path + "/operations", cursor="2026-01-02T05:04:05.67+02:00")
+    path = busy.path + "/operations"
+    page = busy.client.get(path, cursor=f"{SECOND}.7Z", limit=1)
+    assert page["pagination"]["cursor"] == f"{SECOND}.67Z"
+    there = NEWEST.astimezone(timezone(timedelta(hours=2)))
+    page = busy.client.get(path, cursor=there.isoformat())
     assert len(page["operations"]) == 1000
 
 
