@@ -4,10 +4,10 @@ proxy: they name their endpoint in the password, or they speak HTTP.
 The checks run outside the event loop. Each check takes a core for milliseconds, and
 anybody can cause any number of checks.
 
-One thread checks them, at a lower priority than the host's other work, and a second one those of
-costly verifiers, so that their owner slows down nobody else. One password at a time is checked for
-each address and for each endpoint. A correct password is remembered as long as its
-verifier stays the same, so checking it again costs nothing.
+One thread checks them, at a lower priority than the host's other work. Of each address and of each
+endpoint, one password at a time is in its queue. Costly verifiers have a thread and turns of their
+own, so their owner delays no check of a usual verifier, even from the same address. A correct
+password is remembered as long as its verifier stays the same, so checking it again costs nothing.
 """
 
 import asyncio
@@ -78,9 +78,13 @@ class PasswordChecks:
             return
         loop = asyncio.get_running_loop()
         is_costly = verifier.iterations > _MAX_CHEAP_ITERATIONS
-        thread = self._costly if is_costly else self._cheap
-        # Always in this order, so that two checks cannot deadlock.
-        async with self._turn(f"from {network_of(address)}"), self._turn(f"to {endpoint_id}"):
+        kind, thread = ("costly", self._costly) if is_costly else ("cheap", self._cheap)
+        # Always in this order, so that two checks cannot deadlock. Checks of the two kinds share no
+        # turn: a cheap one that waited for a costly one would delay all cheap ones of its address.
+        async with (
+            self._turn(f"{kind} from {network_of(address)}"),
+            self._turn(f"{kind} to {endpoint_id}"),
+        ):
             fits = await loop.run_in_executor(thread, check_password, verifier, password)
         if not fits:
             raise PasswordFailed(role)

@@ -187,9 +187,13 @@ def test_other_text_is_not_a_verifier(text: str) -> None:
     assert scram.parse_verifier(text) is None
 
 
-def test_costly_checks_do_not_delay_those_of_others() -> None:
+@pytest.mark.parametrize("share_an_address", [False, True])
+@pytest.mark.parametrize("also_cheap_ones", [False, True])
+def test_costly_checks_do_not_delay_those_of_others(
+    share_an_address: bool, also_cheap_ones: bool
+) -> None:
     async def check(checks: PasswordChecks, verifier: Verifier, number: int) -> None:
-        address = f"192.0.2.{number}"
+        address = f"192.0.2.{1 if share_an_address else number}"
         with suppress(PasswordFailed):
             await checks.check(
                 verifier, b"wrong", role="ann", endpoint_id=f"ep-{number}", address=address
@@ -201,10 +205,14 @@ def test_costly_checks_do_not_delay_those_of_others() -> None:
         slow = replace(usual, iterations=MAX_ITERATIONS)
         costly = [asyncio.create_task(check(checks, slow, number)) for number in range(1, 9)]
         await asyncio.sleep(0)
+        # Of the same endpoints, which may have roles with verifiers of both kinds.
+        numbers = range(1, 9) if also_cheap_ones else ()
+        others = [asyncio.create_task(check(checks, usual, number)) for number in numbers]
+        await asyncio.sleep(0)
         await check(checks, usual, 100)
         left = sum(not one.done() for one in costly)
         checks.close()
-        await asyncio.gather(*costly, return_exceptions=True)
+        await asyncio.gather(*costly, *others, return_exceptions=True)
         return left
 
     assert asyncio.run(cheap_after_costly()) >= 7
