@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Collection, Iterable
@@ -153,7 +154,7 @@ def _write(computes: frozenset[int], closed: frozenset[int]) -> None:
 
 def _rules(computes: Iterable[int], closed: Iterable[int]) -> str:
     # Perch's own proxy, which leads to other computes; DNS; and what the operator allows.
-    accepted = [f"fib daddr type local tcp dport {settings.PROXY_PORT} accept"]
+    accepted = [f"{where} tcp dport {settings.PROXY_PORT} accept" for where in _of_proxy()]
     named = "meta l4proto { tcp, udp } th dport 53 accept"
     accepted += [f"{_to(address)} {named}" for address in _resolvers()]
     accepted += [f"{_to(str(network))} accept" for network in settings.COMPUTE_ALLOWED_NETWORKS]
@@ -166,6 +167,21 @@ def _rules(computes: Iterable[int], closed: Iterable[int]) -> str:
         public_6=PUBLIC_6,
         not_public_6=", ".join(map(str, NOT_PUBLIC_6)),
     )
+
+
+def _of_proxy() -> list[str]:
+    """Where the proxy listens: the port may be another service's at the host's other addresses, but
+    not if the proxy has it at all of them. Nowhere if the proxy could not listen either."""
+    found = []
+    with suppress(socket.gaierror):
+        for family, _, _, _, (text, *_) in socket.getaddrinfo(
+            settings.PROXY_HOST, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            address = ip_address(str(text).partition("%")[0])
+            kind = "ipv6" if family == socket.AF_INET6 else "ipv4"
+            all_of_kind = f"meta nfproto {kind} fib daddr type local"
+            found.append(all_of_kind if address.is_unspecified else _to(str(address)))
+    return list(dict.fromkeys(found))
 
 
 def _to(where: str) -> str:

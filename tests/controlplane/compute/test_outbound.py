@@ -112,6 +112,32 @@ class TestRules:
             hold_outbound(list)
             assert error_of(OURS, "127.0.0.1", port) == 0
 
+    @pytest.mark.parametrize(
+        ("given", "reached"),
+        [
+            ("127.0.0.1", {"127.0.0.1"}),
+            ("127.9.9.9", {"127.9.9.9"}),
+            ("0.0.0.0", {"127.0.0.1", "127.9.9.9"}),
+            ("::", {"::1"}),
+            ("localhost", {"127.0.0.1", "::1"}),
+            ("", set()),
+        ],
+    )
+    def test_its_port_is_reached_only_where_the_proxy_listens(
+        self, given: str, reached: set[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        known = {found[4][0] for found in socket.getaddrinfo("localhost", None)}
+        with service() as port:
+            monkeypatch.setattr(settings, "PROXY_HOST", given)
+            monkeypatch.setattr(settings, "PROXY_PORT", port)
+            outbound._state.computes = None
+            hold_outbound(list)
+            errors = {one: error_of(OURS, one, port) for one in ("127.0.0.1", "127.9.9.9", "::1")}
+        assert complaint() == ""
+        # Where nothing listens, a connection that the rules let through is refused by the host.
+        let_through = {one for one, error in errors.items() if error in {0, errno.ECONNREFUSED}}
+        assert let_through == (reached & known if given == "localhost" else reached)
+
     def test_addresses_that_the_operator_allows_can_be_reached(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
