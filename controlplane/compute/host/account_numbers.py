@@ -49,10 +49,11 @@ def new_account(branches: Path) -> Account:
     with _claims() as claims:
         used = set(directories_by_number(branches)) | set(processes_by_number())
         free = [number for number in account_range() if number not in used]
-        while free:
-            # At random: the lowest free number is often one that was just released, and leftovers
-            # of its last branch must not affect a new one.
-            chosen = free.pop(secrets.randbelow(len(free)))
+        # At random, and first those that no branch has had: leftovers of a number's last branch,
+        # such as files in /tmp, must not affect a new one.
+        noted = set() if claims is None else set(os.listdir(claims))
+        secrets.SystemRandom().shuffle(free)
+        for chosen in sorted(free, key=lambda number: str(number) in noted):
             if _claim(claims, chosen, branches):
                 return Account(chosen, chosen)
     raise AccountUnusable(
@@ -93,7 +94,7 @@ def processes_by_number() -> Mapping[int, list[int]]:
     found = defaultdict(list)
     for entry in os.listdir("/proc"):
         if entry.isdigit():
-            for number in _user_ids(entry):
+            for number in set(user_ids(int(entry))):
                 if number in numbers:
                     found[number].append(int(entry))
     return found
@@ -173,16 +174,17 @@ def _entries(place: str) -> Iterator[str]:
             yield entry.path
 
 
-def _user_ids(pid: str) -> set[int]:
+def user_ids(pid: int) -> list[int]:
+    """The process's real, effective, saved and file system user id; none if it has ended."""
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
             status = file.read(MAX_STATUS_BYTES)
     except OSError:
-        return set()
+        return []
     if ZOMBIE in status and not SEVERAL_THREADS.search(status):
-        return set()
+        return []
     _, _, rest = status.partition(b"\nUid:\t")
-    return set(map(int, rest.partition(b"\n")[0].split()))
+    return [*map(int, rest.partition(b"\n")[0].split())]
 
 
 @contextmanager

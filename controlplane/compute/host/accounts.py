@@ -30,7 +30,7 @@ from typing import Any
 
 from django.conf import settings
 
-from controlplane.compute.host.confinement import started_without_ports
+from controlplane.compute.host.confinement import start_restricted
 from controlplane.process_accounts import (
     KINDS,
     MAY_CONNECT,
@@ -195,6 +195,8 @@ def launched_as(
     milliseconds in a process of our size, and as long again for our later writes to that memory.
     So the programs `prlimit` and `setpriv` set the limit and the user and then execute the command.
     For this, `setpriv` gets this process's capabilities, which it does not pass on.
+
+    `start_as` and `run_as` also restrict the command; other callers confine it themselves.
     """
     options = running_as(account)
     if gives_way and (nice := _find_program("nice")):
@@ -226,25 +228,36 @@ def start_as(
     most_processes: int | None = None,
     **given: Any,
 ) -> "subprocess.Popen[bytes]":
-    """Start a program as `launched_as` says. `given` is for `subprocess.Popen`. The account's
-    processes can stop the program as soon as it has their user. If Python changed the user, this
-    call would then never return."""
-    with launched_as(account, command, most_processes=most_processes) as launched:
-        return subprocess.Popen(stdin=subprocess.DEVNULL, **{**launched, **given})
+    """Start a program as `launched_as` says, restricted by `start_restricted`. `given` is for
+    `subprocess.Popen`. The account's processes can stop the program as soon as it has their user.
+    If Python changed the user, this call would then never return. Raises OSError."""
+
+    def start() -> "subprocess.Popen[bytes]":
+        with launched_as(account, command, most_processes=most_processes) as launched:
+            return subprocess.Popen(stdin=subprocess.DEVNULL, **{**launched, **given})
+
+    return start_restricted(start)
+
+
+def run_as(
+    account: Account, command: Sequence[Path | str], *, gives_way: bool = False, **given: Any
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run a program to its end, with the same restrictions. `given` is for `subprocess.run`. Raises
+    OSError, subprocess.TimeoutExpired."""
+
+    def run() -> "subprocess.CompletedProcess[bytes]":
+        with launched_as(account, command, gives_way=gives_way) as launched:
+            return subprocess.run(stdin=subprocess.DEVNULL, **{**launched, **given})
+
+    return start_restricted(run)
 
 
 def launch(
-    account: Account,
-    command: Sequence[Path | str],
-    *,
-    most_processes: int | None = None,
-    **given: Any,
+    account: Account, command: Sequence[Path | str], **given: Any
 ) -> "subprocess.Popen[bytes]":
-    """Start a program that goes on without us, as `start_as` does, and that can bind no TCP port
-    (`started_without_ports`). Raises OSError."""
+    """Start a program that goes on without us, as `start_as` does. Raises OSError."""
     # In its own session, so that it survives the worker and its terminal.
-    given |= {"most_processes": most_processes, "start_new_session": True}
-    return started_without_ports(lambda: start_as(account, command, **given))
+    return start_as(account, command, start_new_session=True, **given)
 
 
 def limit_command(*, memory: int, file_size: int) -> list[str]:

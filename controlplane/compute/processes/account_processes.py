@@ -6,10 +6,14 @@ account's number alone (`accounts.launched_as`). `kill(-1)`, called by a process
 kills all processes with the number in one step, so none escapes by forking. So a child process of
 ours takes the number and calls `kill(-1)` at once. A process of the account may kill the child
 first; then the next child is started. The child also removes what they leave.
+
+The kernel does not let it signal a process that has only the effective number, as another user of
+the host may have by a setuid program of the account. Root ends such processes one by one.
 """
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +28,7 @@ from controlplane.compute.host.account_numbers import (
     is_owned_by,
     processes_by_number,
     recorded_directory,
+    user_ids,
 )
 from controlplane.compute.host.accounts import (
     ENVIRONMENT,
@@ -87,7 +92,7 @@ for place in filter(os.path.exists, ("/dev/shm", "/dev/mqueue")):
 # Names of 255 bytes, together shorter than what a program is started with.
 for first in range(0, len(directories), 1000):
     if (left := deadline - time.monotonic()) > 0:
-        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+        for command in (["chmod", "-R", "ug-s,u+rwx"], ["rm", "-rf"]):
             bounded = ["timeout", str(left), *command, *directories[first : first + 1000]]
             os.spawnv(os.P_WAIT, "/usr/bin/timeout", bounded)
 """
@@ -203,6 +208,7 @@ def _end_account(number: int) -> None:
     StopFailed."""
     deadline = time.monotonic() + KILL_TIMEOUT
     while not (_kill_all(number) and _have_ended(number)):
+        _kill_others(number)
         if time.monotonic() > deadline:
             raise StopFailed(f"the processes of the account {number} do not exit")
 
@@ -226,6 +232,22 @@ def _kill_all(number: int) -> bool:
         child.kill()
         child.wait()
     return child.returncode == 0
+
+
+def _kill_others(number: int) -> None:
+    """Kill what `kill(-1)` may not signal. A process of root's, which has the number only for a
+    while and can become root again, is left."""
+    for pid in processes_by_number().get(number, []):
+        with suppress(OSError):  # it has ended
+            descriptor = os.pidfd_open(pid)
+            try:
+                ids = user_ids(pid)
+                if number in ids and 0 not in (ids[0], ids[2]):
+                    # If the process had ended before its ids were read, so that another one may
+                    # have its pid since, this fails.
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            finally:
+                os.close(descriptor)
 
 
 def _have_ended(number: int) -> bool:

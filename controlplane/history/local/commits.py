@@ -12,7 +12,6 @@ that clients gave to prepared transactions as they are, with lines that look lik
 import json
 import re
 import struct
-import subprocess
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -22,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from controlplane.compute.host.accounts import Account, launched_as
+from controlplane.compute.host.accounts import Account, run_as
 from controlplane.compute.host.binaries import postgres_bin
 from controlplane.compute.host.tree import SEGMENT_SIZE, open_directory, start_of
 from controlplane.compute.host.wal import (
@@ -254,14 +253,14 @@ def end_of_log(log: int, timeline: int, since: int, major: int, account: Account
         *("--start", lsn_text(since), "--end", lsn_text(end)),
     ]
     # The compute whose log it reads may be busy.
-    with launched_as(account, command, gives_way=True) as launched:
-        done: subprocess.CompletedProcess[bytes] = subprocess.run(
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            pass_fds=[log],
-            timeout=WALDUMP_TIMEOUT,
-            **launched,
-        )
+    done = run_as(
+        account,
+        command,
+        gives_way=True,
+        capture_output=True,
+        pass_fds=[log],
+        timeout=WALDUMP_TIMEOUT,
+    )
     # It is an error for pg_waldump that the log ends in the middle of a record, or that no record
     # begins in it.
     if done.returncode and not any(words in done.stderr for words in AT_THE_END):

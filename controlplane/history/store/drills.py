@@ -4,7 +4,6 @@ all checksums, and removes it."""
 
 import logging
 import random
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +18,7 @@ from controlplane.compute import compute
 from controlplane.compute.data import branch_data
 from controlplane.compute.data.branch_data import branch_dir, data_dir
 from controlplane.compute.data.integrity import DataDamaged, check_structures
-from controlplane.compute.host.accounts import account_of, launched_as
+from controlplane.compute.host.accounts import account_of, run_as
 from controlplane.compute.host.binaries import bin_for
 from controlplane.compute.host.filesystem import LockTimeout, lock_branches
 from controlplane.compute.host.space import NotEnoughSpace
@@ -137,7 +136,6 @@ def _check_checksums() -> None:
     command: list[Path | str] = [
         *(bin_for(data_dir(DRILL)) / "pg_checksums", "--check", "-D", data_dir(DRILL))
     ]
-    with launched_as(account_of(branch_dir(DRILL)), command) as launched:
-        done = subprocess.run(stdin=subprocess.DEVNULL, capture_output=True, text=True, **launched)
+    done = run_as(account_of(branch_dir(DRILL)), command, capture_output=True)
     if done.returncode:
-        raise DataDamaged(done.stderr.strip().partition("\n")[0])
+        raise DataDamaged(done.stderr.decode(errors="replace").strip().partition("\n")[0])

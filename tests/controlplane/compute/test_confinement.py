@@ -6,17 +6,24 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
 
 from controlplane.compute import compute
-from controlplane.compute.host.accounts import account_of
-from controlplane.compute.host.confinement import landlock_version, start_confined
+from controlplane.compute.host.accounts import Account, account_of, launch, run_as, start_as
+from controlplane.compute.host.confinement import (
+    can_refuse_calls,
+    landlock_version,
+    start_confined,
+    start_restricted,
+)
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pgbouncer
 from controlplane.compute.processes.occupants import (
     StopFailed,
@@ -67,6 +74,58 @@ if libc.prctl(35, 14, 0, 1, 0) and ctypes.get_errno() != 1:
 """
 
 
+# Prints the calls by which it could make a file that is setuid or setgid, and what it could not do
+# although it needs to.
+SET_IDS = """
+import ctypes, os, struct, sys
+x86_64 = os.uname().machine == "x86_64"
+libc = ctypes.CDLL(None, use_errno=True)
+os.chdir(sys.argv[1])
+os.umask(0)
+open("kept", "w").close()
+kept, here = os.open("kept", os.O_RDONLY), os.open(".", os.O_RDONLY)
+def call(number, *arguments):
+    if libc.syscall(number, *arguments) < 0:
+        raise OSError(ctypes.get_errno(), "")
+def attempt(word, act):
+    try:
+        act()
+        print(word)
+    except OSError:
+        pass
+for number, bits in enumerate((0o4755, 0o2755, 0o6711)):
+    name = "new%d" % number
+    flags = os.O_CREAT | os.O_WRONLY
+    how = struct.pack("QQQ", flags, bits, 0)
+    attempt("chmod", lambda: os.chmod("kept", bits))
+    attempt("fchmod", lambda: os.fchmod(kept, bits))
+    attempt("fchmodat", lambda: os.chmod("kept", bits, dir_fd=here))
+    attempt("fchmodat2", lambda: call(452, here, b"kept", bits, 0))
+    attempt("openat", lambda: os.open(name + "openat", flags, bits))
+    attempt("openat2", lambda: call(437, here, (name + "openat2").encode(), how, len(how)))
+    attempt("unnamed", lambda: os.open(".", os.O_TMPFILE | os.O_WRONLY, bits))
+    attempt("mkdirat", lambda: os.mkdir(name + "mkdirat", bits, dir_fd=here))
+    attempt("mknodat", lambda: os.mknod(name + "mknodat", bits, dir_fd=here))
+    if x86_64:
+        attempt("open", lambda: call(2, (name + "open").encode(), flags, bits))
+        attempt("creat", lambda: call(85, (name + "creat").encode(), bits))
+        attempt("mkdir", lambda: call(83, (name + "mkdir").encode(), bits))
+        attempt("mknod", lambda: call(133, (name + "mknod").encode(), bits | 0o100000, 0))
+# Without O_CREAT the argument is no mode.
+if x86_64:
+    call(2, b"kept", os.O_RDONLY, 0o6755)
+call(56 if not x86_64 else 257, here, b"kept", os.O_RDONLY, 0o6755)
+os.chmod("kept", 0o1777)
+os.mkdir("sticky", 0o1777)
+os.close(os.open("usual", flags, 0o755))
+"""
+MAKE_SET_IDS = {
+    *("chmod", "fchmod", "fchmodat", "fchmodat2", "openat", "openat2"),
+    *("unnamed", "mkdirat", "mknodat"),
+    *(("open", "creat", "mkdir", "mknod") if os.uname().machine == "x86_64" else ()),
+}
+
+
 @pytest.fixture
 def port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -107,6 +166,10 @@ def run(place: Path, port: int) -> set[str]:
     return set(said.splitlines())
 
 
+def confined_to_all(start: Callable[[], str]) -> str:
+    return start_confined(start, read=[Path("/")], written=[Path("/")], executed=[Path("/")])
+
+
 @pytest.mark.skipif(not landlock_version(), reason="this kernel has no Landlock")
 def test_it_reaches_nothing_but_its_paths(tmp_path: Path, port: int) -> None:
     assert run(tmp_path, port) == {"written", "linked", "unix socket"}
@@ -121,6 +184,42 @@ def test_without_landlock_it_still_has_no_sockets(
     assert "read outside" in found
     assert not found & {"AF_INET", "AF_INET6", "AF_NETLINK", "connected", "traced"}
     assert "no Landlock" in caplog.text
+
+
+@pytest.mark.skipif(not can_refuse_calls(), reason="this kernel can refuse no system calls")
+@pytest.mark.parametrize("confine", [None, start_restricted, confined_to_all])
+def test_it_makes_no_setuid_and_no_setgid_files(
+    confine: Callable[[Callable[[], str]], str] | None, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-I", "-S", "-c", SET_IDS, str(tmp_path)]
+
+    def start() -> str:
+        return str(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+    said = set((confine(start) if confine else start()).split())
+    found = [entry.name for entry in tmp_path.iterdir() if entry.stat().st_mode & 0o6000]
+    if confine:
+        assert (said, found) == (set(), [])
+    else:
+        # Linux 6.6 has fchmodat2.
+        assert MAKE_SET_IDS - {"fchmodat2"} <= said
+        assert found
+
+
+@pytest.mark.skipif(not can_refuse_calls(), reason="this kernel can refuse no system calls")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts")
+def test_no_program_under_a_branchs_account_makes_setuid_files() -> None:
+    account = Account(50_778, 50_778)
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        os.chown(made, account.uid, account.gid)
+        words = 'open(F, ">$ARGV[0]") or die; print chmod(06755, $ARGV[0]) ? "made" : "$!"'
+        command = ["perl", "-e", words, f"{made}/file"]
+        pipe: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        said = [run_as(account, command, **pipe).stdout]
+        for start in (start_as, launch):
+            with start(account, command, **pipe) as process:
+                said.append(process.communicate()[0])
+    assert said == [b"Operation not permitted"] * 3
 
 
 def test_the_caller_stays_free(tmp_path: Path) -> None:

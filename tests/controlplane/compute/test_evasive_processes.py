@@ -40,6 +40,13 @@ os.setresuid(*[int(sys.argv[1])] * 3)
 threading.Thread(target=time.sleep, args=[60]).start()
 ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)
 """
+# What another user's process has of an account after it has executed a setuid program of it.
+WITH_IDS = """
+import os, sys, time
+os.setresuid(*map(int, sys.argv[1:]))
+print("ready", flush=True)
+time.sleep(60)
+"""
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts")
 
 
@@ -135,6 +142,31 @@ def test_a_process_whose_first_thread_has_ended_is_seen_and_ended() -> None:
         account_processes._end_account(NUMBER)
         assert not is_alive(found)
         assert NUMBER not in processes_by_number()
+
+
+@contextmanager
+def with_ids(*ids: int) -> Iterator["subprocess.Popen[bytes]"]:
+    command = (sys.executable, "-c", WITH_IDS, *map(str, ids))
+    with running(*command, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        assert child.stdout.readline() == b"ready\n"
+        yield child
+
+
+@as_root
+def test_a_process_that_has_only_the_effective_id_of_an_account_is_ended() -> None:
+    with with_ids(1500, NUMBER, 1500) as child, with_ids(1500, 1500, 1500) as other:
+        account_processes._end_account(NUMBER)
+        assert NUMBER not in processes_by_number()
+        assert child.wait() == -signal.SIGKILL
+        assert other.poll() is None
+
+
+@as_root
+def test_a_process_of_roots_that_has_taken_an_effective_id_for_a_while_is_not_ended() -> None:
+    with with_ids(0, NUMBER, 0) as child:
+        account_processes._kill_others(NUMBER)
+        assert child.poll() is None
 
 
 @as_root

@@ -238,6 +238,15 @@ class TestAccountNumbers:
             finally:
                 child.kill()
 
+    def test_numbers_that_were_never_used_come_first(
+        self, new_branches: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What a branch that is gone has left elsewhere, such as in /tmp, is then nobody's."""
+        monkeypatch.setattr(settings, "COMPUTE_UIDS", "45710-45729")
+        branches = new_branches("branches")
+        assert len({new_account(branches).uid for _ in range(20)}) == 20
+        assert new_account(branches).uid in range(45710, 45730)
+
     @pytest.mark.thorough
     def test_two_branches_of_a_host_never_have_the_same_number(
         self, new_branches: Callable[[str], Path]

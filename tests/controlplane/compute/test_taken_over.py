@@ -15,7 +15,7 @@ import pytest
 
 from controlplane.compute import compute
 from controlplane.compute.host.accounts import account_of, running_as
-from controlplane.compute.host.confinement import can_deny_ports
+from controlplane.compute.host.confinement import can_deny_ports, can_refuse_calls
 from controlplane.compute.processes.account_processes import end_stray_accounts, owners_of_objects
 from controlplane.compute.processes.session import session, socket_dir
 from controlplane.compute.settings.configuration import ComputeSpec
@@ -56,6 +56,14 @@ for my $call (@calls) {
     print "$call->[0]\n" unless $result == -1 && ($!{EPERM} || $!{ENOSYS});
 }
 """
+# Prints the names under which it could make setuid and setgid programs.
+SET_IDS = """
+for my $mode (04755, 02755, 06755) {
+    my $name = "/tmp/set-id-$$-$mode";
+    open(FILE, ">", $name); print "$mode\n" if chmod($mode, $name); unlink $name;
+    print "directory\n" if mkdir($name, $mode) && ((stat $name)[2] & 06000); rmdir $name;
+}
+"""
 own_accounts = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts")
 
 
@@ -86,10 +94,15 @@ def test_it_takes_no_port_of_the_host() -> None:
     assert execute(BINDS) == {"udp"}
 
 
-@pytest.mark.skipif(not can_deny_ports(), reason="this kernel has no Landlock for ports")
+@pytest.mark.skipif(not can_refuse_calls(), reason="this kernel can refuse no system calls")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86_64")
 def test_it_makes_no_user_namespace_and_reaches_no_rare_part_of_the_kernel() -> None:
     assert execute(KERNEL_CALLS) == set()
+
+
+@pytest.mark.skipif(not can_refuse_calls(), reason="this kernel can refuse no system calls")
+def test_it_makes_no_program_that_gives_its_account_to_others() -> None:
+    assert execute(SET_IDS) == set()
 
 
 @own_accounts
@@ -112,7 +125,7 @@ def test_parallel_queries_need_no_memory_that_all_computes_share(branch: Path) -
 @own_accounts
 def test_its_shared_memory_ends_with_it(branch: Path) -> None:
     made = execute(LEAVES)
-    assert made == ({"shm", "files"} if can_deny_ports() else {"shm", "msg", "sem", "files"})
+    assert made == ({"shm", "files"} if can_refuse_calls() else {"shm", "msg", "sem", "files"})
     compute.stop(BRANCH)
     assert account_of(branch).uid not in owners_of_objects()
 
