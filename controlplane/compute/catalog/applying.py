@@ -8,6 +8,7 @@ A role gets a placeholder for its password (`reading`). The proxy has checked th
 password before anything reaches the compute, so the compute holds neither password nor verifier.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,9 +20,12 @@ from psycopg import sql
 
 from controlplane.compute.catalog.reading import end_sessions_begun_before
 from controlplane.compute.catalog.removal import drop_database, drop_role, run
+from controlplane.compute.catalog.system_views import RolesForged, refuse_forged
 from controlplane.compute.host.patience import report_progress
 from controlplane.compute.processes.session import Session, session
 from controlplane.compute.settings.configuration import CREATEROLE_LIMITED_SINCE
+
+log = logging.getLogger(__name__)
 
 # Every role made through the API is a member of this group, which holds their common privileges.
 GROUP = "perch_superuser"
@@ -112,12 +116,18 @@ def drop_databases(socket_dir: Path, names: Iterable[DroppedDatabase]) -> Failur
 
 def apply_catalog(socket_dir: Path, spec: CatalogSpec, items: Collection[Item]) -> Failures:
     """Make those of `items` as `spec` says, except dropped databases, which the caller has dropped
-    before (`drop_databases`).
+    before (`drop_databases`). If the compute's roles were forged, all of `items` fail.
 
     Raises psycopg.Error if the compute cannot be reached at all.
     """
     one_by_one = _OneByOne(socket_dir)
     with session(socket_dir) as connection:
+        try:
+            refuse_forged(connection)
+        except RolesForged as error:
+            log.error("roles forged", extra={"endpoint": socket_dir.name, "error": str(error)})
+            failure = Failure(str(error), is_final=True)
+            return {item: failure for item in items if not isinstance(item, DroppedDatabase)}
         _create_group(connection)
     heirs = {database.name: database.owner for database in spec.databases}
 

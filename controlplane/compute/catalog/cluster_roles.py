@@ -13,6 +13,7 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
+from controlplane.compute.catalog.system_views import refuse_forged
 from controlplane.compute.processes.session import Session, session
 
 # Roles with a lower oid are Postgres's own.
@@ -57,8 +58,11 @@ class ClusterRoles:
 
 
 def read_roles(socket_dir: Path) -> ClusterRoles:
-    """Raises psycopg.Error, or UnicodeError for a name that is not UTF-8."""
-    with session(socket_dir) as connection:
+    """Raises RolesForged, psycopg.Error, or UnicodeError for a name that is not UTF-8."""
+    with session(socket_dir) as connection, connection.transaction():
+        # One snapshot: what was checked is what is read.
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        refuse_forged(connection)
         return ClusterRoles(
             roles=connection.execute(ROLES).fetchall(),
             members=connection.execute(MEMBERS).fetchall(),

@@ -23,11 +23,13 @@ VARYING = (
     "^([a-z]+acl|rel(pages|tuples|all[a-z]+|filenode|frozenxid|minmxid)|indcheckxmin"
     "|rol(password|validuntil|connlimit))$"
 )
-# A query for each catalog. The schema `public` (2200) is the database's owner's.
+# A query for each catalog. The schema `public` (2200) is the database's owner's. The triggers that
+# keep system views read-only have another oid in each database of the template.
 QUERIES = f"""
 SELECT format('SELECT %L, sha256(textsend(string_agg(r, '','' ORDER BY r COLLATE "C")))'
     ' FROM (SELECT ROW(%s)::text FROM pg_catalog.%I WHERE (%s)%s) AS o(r)', relname,
-    string_agg(attname, ', ' ORDER BY attnum) FILTER (WHERE attname !~ '{VARYING}'), relname,
+    string_agg(attname, ', ' ORDER BY attnum) FILTER (WHERE attname !~ '{VARYING}'
+        AND (relname, attname) <> ('pg_trigger', 'oid')), relname,
     string_agg(attname || ' BETWEEN 1 AND 16383', ' OR ') FILTER (WHERE attname = ANY ('{KEYS}')),
     CASE relname WHEN 'pg_namespace' THEN ' AND oid <> 2200' END)
 FROM pg_class c JOIN pg_attribute ON attrelid = c.oid

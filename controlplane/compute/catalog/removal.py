@@ -47,12 +47,17 @@ DATCONNLIMIT_INVALID = -2
 
 
 @dataclass(frozen=True)
-class _Database:
+class DatabaseRow:
     """A database as the compute's catalog has it."""
 
     name: str
     allows_connections: bool
     connection_limit: int
+
+    @classmethod
+    def of(cls, name: object, lets_in: object, limit: object) -> "DatabaseRow":
+        """Of a row of namesend(datname), datallowconn and datconnlimit."""
+        return cls(name_of(name), bool(lets_in), int(str(limit)))
 
 
 def drop_database(socket_dir: Path, name: str) -> None:
@@ -109,7 +114,7 @@ def drop_role(
 
 
 def _give_away(
-    socket_dir: Path, connection: Session, database: _Database, role: int, heir: int | None
+    socket_dir: Path, connection: Session, database: DatabaseRow, role: int, heir: int | None
 ) -> None:
     """In one database, make `heir` the owner of all that `role` owns, and drop the role's rights.
 
@@ -119,12 +124,12 @@ def _give_away(
     if database.connection_limit == DATCONNLIMIT_INVALID:
         run(connection, "DROP DATABASE {}", database.name)
         return
-    with _session_in(socket_dir, connection, database) as inside:
+    with session_in(socket_dir, connection, database) as inside:
         inside.execute(GIVE_AWAY.format(role=role, heir=heir).encode())
 
 
 @contextmanager
-def _session_in(socket_dir: Path, connection: Session, database: _Database) -> Iterator[Session]:
+def session_in(socket_dir: Path, connection: Session, database: DatabaseRow) -> Iterator[Session]:
     """A session in a client's database.
 
     A database that allows no connections has to allow them meanwhile. A connection limit of 0 keeps
@@ -145,7 +150,7 @@ def _session_in(socket_dir: Path, connection: Session, database: _Database) -> I
             run(connection, statement + str(database.connection_limit), database.name)
 
 
-def _databases_with_role(connection: Session, role: int) -> list[_Database]:
+def _databases_with_role(connection: Session, role: int) -> list[DatabaseRow]:
     """The databases in which the role owns something or has rights to something."""
     rows = connection.execute(
         "SELECT DISTINCT namesend(datname), datallowconn, datconnlimit"
@@ -153,7 +158,7 @@ def _databases_with_role(connection: Session, role: int) -> list[_Database]:
         " WHERE refclassid = 'pg_authid'::regclass AND refobjid = %s",
         [role],
     ).fetchall()
-    return [_database(*row) for row in rows]
+    return [DatabaseRow.of(*row) for row in rows]
 
 
 def _roll_back_prepared(socket_dir: Path, connection: Session, column: str, name: str) -> None:
@@ -168,13 +173,9 @@ def _roll_back_prepared(socket_dir: Path, connection: Session, column: str, name
     ).fetchall()
     for gid, *database in rows:
         assert isinstance(gid, bytes)
-        with _session_in(socket_dir, connection, _database(*database)) as inside:
+        with session_in(socket_dir, connection, DatabaseRow.of(*database)) as inside:
             # As bytes, in whichever encoding that database has.
             inside.execute(b"ROLLBACK PREPARED '" + gid.replace(b"'", b"''") + b"'")
-
-
-def _database(name: object, allows_connections: object, connection_limit: object) -> _Database:
-    return _Database(name_of(name), bool(allows_connections), int(str(connection_limit)))
 
 
 def _end_blocking_backend(socket_dir: Path, notice: psycopg.errors.Diagnostic) -> None:

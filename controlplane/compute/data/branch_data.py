@@ -19,6 +19,7 @@ from pathlib import Path
 from django.conf import settings
 
 from controlplane import durable
+from controlplane.compute.catalog.system_views import CLOSE, MARK
 from controlplane.compute.data.base_backup import (
     BRANCH_FILES,
     PROCESS_FILES,
@@ -82,6 +83,7 @@ def create_from_template(
         to_copy = require_space(source, staging)
         with step("copying", **to_copy):
             clone_tree(source, staging / "data", owner=account)
+        (staging / MARK).touch()
         if begin_history is not None:
             begin_history(staging, source)
 
@@ -158,6 +160,8 @@ def undo_replace(branch_id: str, *, kept_as: str) -> None:
 
 def copy_branch(source: Path, staging: Path, account: Account) -> None:
     """Copy the data directory of another branch, which may be running."""
+    if (source.parent / MARK).exists():
+        (staging / MARK).touch()
     if socket_dir := socket_dir_of(source):
         to_copy = require_space(source, staging, skip=RUNNING_FILES)
         back_up(source, socket_dir, staging / "data", account, to_copy=to_copy)
@@ -231,8 +235,9 @@ def _make_run_dir(place: Path, account: Account) -> Path:
 
 
 def template_place(major: int | None = None, locale: str = LOCALE) -> Path:
-    """Where the template is, or will be. Bases of branches' histories name its directory."""
-    name = postgres_version(major) + (f"-{locale}" if locale == LOCALE else "")
+    """Where the template is, or will be. Bases of branches' histories name its directory, so
+    another template needs another name: those of earlier releases have writable system views."""
+    name = postgres_version(major) + (f"-{locale}" if locale == LOCALE else "") + "-closed"
     return Path(settings.STATE_DIR) / "templates" / name
 
 
@@ -250,20 +255,15 @@ def template(major: int | None = None, locale: str = LOCALE) -> Path:
         remove_tree(staging)
         staging.mkdir(mode=0o700)
         set_owner(staging, service_account())
-        done = subprocess.run(
-            [
-                postgres_bin(major) / "initdb",
-                *("--pgdata", staging, "--username", PLATFORM_ROLE, "--encoding", "UTF8"),
-                *("--auth", "trust", "--no-locale", "--no-sync", "--no-instructions"),
-                *("--data-checksums", *_initdb_options(major or default_major(), locale)),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=INITDB_TIMEOUT,
-            **running_as(service_account()),
+        _run(
+            postgres_bin(major) / "initdb",
+            *("--pgdata", staging, "--username", PLATFORM_ROLE, "--encoding", "UTF8"),
+            *("--auth", "trust", "--no-locale", "--no-sync", "--no-instructions"),
+            *("--data-checksums", *_initdb_options(major or default_major(), locale)),
         )
-        if done.returncode:
-            raise RuntimeError(f"initdb failed: {done.stderr.strip()}")
+        for database in ("template1", "template0", "postgres"):
+            command = (postgres_bin(major) / "postgres", "--single", "-F", "-D", staging)
+            _run(*command, "-c", "exit_on_error=on", database, given=CLOSE + "\n")
         # A copy of our own: a process that could write to the original cannot write to the copy.
         owned = place.with_name(f".{place.name}.owned")
         remove_tree(owned)
@@ -272,6 +272,20 @@ def template(major: int | None = None, locale: str = LOCALE) -> Path:
         sync_tree(owned)
         owned.rename(place)
     return place
+
+
+def _run(*command: Path | str, given: str = "") -> None:
+    done = subprocess.run(
+        command,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=INITDB_TIMEOUT,
+        **running_as(service_account()),
+    )
+    if done.returncode:
+        name = Path(command[0]).name
+        raise RuntimeError(f"{name} failed for the template: {done.stderr.strip()[-400:]}")
 
 
 def _initdb_options(major: int, locale: str) -> list[str]:

@@ -24,6 +24,7 @@ from django.conf import settings
 
 from controlplane.compute import compute
 from controlplane.compute.catalog.cluster_roles import make_roles, read_roles
+from controlplane.compute.catalog.system_views import RolesForged
 from controlplane.compute.data import branch_data
 from controlplane.compute.data.branch_data import NoSuchBranchData, branch_dir, data_dir
 from controlplane.compute.data.relaying import relay_directory
@@ -137,6 +138,8 @@ def _copy_schema(branch_id: str, source_id: str, dumps: Path) -> None:
         try:
             roles = read_roles(sockets)
             databases = _databases(sockets)
+        except RolesForged as error:
+            raise SchemaUnreadable(str(error)) from error
         except UnicodeError as error:
             raise SchemaUnreadable(
                 "a role or a database has a name that is not valid UTF-8"

@@ -17,6 +17,7 @@ from pathlib import Path
 import psycopg
 
 from controlplane.compute.catalog.rights import Rights, difference, rights_in
+from controlplane.compute.catalog.system_views import RolesForged, refuse_forged
 from controlplane.compute.extensions import has_extension
 from controlplane.compute.host.patience import report_progress
 from controlplane.compute.processes.session import Session, session
@@ -118,6 +119,10 @@ class StrippedCode:
 def refuse_unsupported(sockets: Path, to: int) -> None:
     """Raise UpgradeRefused for what pg_upgrade or the new version cannot take over."""
     with session(sockets) as connection:
+        try:
+            refuse_forged(connection)  # pg_upgrade grants by name
+        except RolesForged as error:
+            raise UpgradeRefused(str(error)) from error
         for name, is_half_dropped in connection.execute(CLOSED):
             raise UpgradeRefused(
                 f'the database "{name}" '

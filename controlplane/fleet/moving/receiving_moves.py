@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import close_old_connections
@@ -210,7 +211,7 @@ def _start_early(operation: Operation, done: Mapping[str, Any]) -> None:
     for endpoint in endpoints:
         try:
             run_compute(endpoint, compute.start)
-        except (StartRefused, StartFailed, OutOfPatience) as error:
+        except (StartRefused, StartFailed, OutOfPatience, psycopg.Error) as error:
             # Its own operation tries again.
             log.warning("not started early", extra={"endpoint": endpoint.id, "error": str(error)})
 

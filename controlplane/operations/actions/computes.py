@@ -6,11 +6,13 @@ from collections.abc import Callable
 import psycopg
 
 from controlplane.compute import compute, observation
+from controlplane.compute.catalog.system_views import close_views
 from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.data.branch_data import NoSuchBranchData
 from controlplane.compute.host.steps import step
 from controlplane.compute.host.tree import TreeUntrusted
 from controlplane.compute.observation import OtherBranch
+from controlplane.compute.processes.session import socket_dir
 from controlplane.compute.settings.configuration import ComputeSpec
 from controlplane.compute.settings.pooler_settings import pooler_complaint
 from controlplane.compute.settings.postgres_settings import complaint, from_json
@@ -62,7 +64,8 @@ def prepare_for_clients(endpoint: Endpoint) -> None:
 
 def run_compute(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
     """Run the compute, by calling `compute.start` or `compute.reconfigure`. Raises StartRefused,
-    process.StartFailed."""
+    process.StartFailed. Raises psycopg.Error if its system views cannot be made read-only: the
+    compute then runs, but this has to be retried."""
     if endpoint.branch.current_state != BranchState.READY:
         raise StartRefused(
             f"the branch {endpoint.branch_id} was not created: retry the operation that was to "
@@ -74,6 +77,7 @@ def run_compute(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> 
         bring_up(compute_spec(endpoint))
     except (ConfigurationRefused, NoSuchBranchData, OtherMajorVersion) as error:
         raise StartRefused(failure_message(error)) from error
+    close_views(endpoint.branch_id, socket_dir(endpoint.id))
 
 
 def compute_spec(endpoint: Endpoint) -> ComputeSpec:

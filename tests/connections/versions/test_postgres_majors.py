@@ -185,5 +185,5 @@ def test_a_project_of_an_earlier_release_keeps_its_locale_and_its_past(
     assert earlier.client.get(earlier.path)["project"]["locale"] == "C"
     (release,) = earlier.query("SHOW server_version")
     templates = stack.state_dir / "templates"
-    assert (templates / release).is_dir()
-    assert (templates / f"{release}-C.UTF-8").is_dir()
+    assert (templates / f"{release}-closed").is_dir()
+    assert (templates / f"{release}-C.UTF-8-closed").is_dir()
