@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.template.loader import render_to_string
 
-from console.query import table_imports
+from console.query import statements, table_imports
 from console.query.csv_text import MAX_FIELDS, UnreadableCsv
 from console.query.results import (
     MAX_PAGE_LENGTH,
@@ -25,7 +25,7 @@ from console.query.sql_over_http import (
     SqlFailed,
     _refused,
 )
-from console.query.statements import Statement, split
+from console.query.statements import MAX_STATEMENTS, TOKEN, Statement, split
 from console.query.table_changes import Refused
 from console.query.table_description import (
     MAX_COLUMNS,
@@ -100,6 +100,20 @@ class TestStatements:
     def test_long_statements_are_parsed_quickly(self) -> None:
         for typed in ("'" + "''" * 200_000, "/*" * 200_000, "$a$" + "$" * 200_000, "(" * 200_000):
             assert len(split(typed)) <= 1
+
+    def test_what_follows_too_many_statements_is_not_read(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tokens: list[object] = []
+
+        class Counted:
+            def match(self, *place: Any) -> Any:
+                tokens.append(place)
+                return TOKEN.match(*place)
+
+        monkeypatch.setattr(statements, "TOKEN", Counted())
+        assert len(split("a;" * 10_000)) == MAX_STATEMENTS + 1
+        assert len(tokens) == 2 * (MAX_STATEMENTS + 1)
 
 
 class TestMarks:
