@@ -12,8 +12,11 @@ from console.query import statements, table_imports
 from console.query.csv_text import MAX_FIELDS, UnreadableCsv
 from console.query.results import (
     MAX_PAGE_LENGTH,
+    MAX_PLAN_LENGTH,
     MIN_CELL_LENGTH,
     MIN_COLUMNS,
+    _Room,
+    _step,
     mark_of,
     shown_results,
 )
@@ -176,6 +179,35 @@ def test_a_scan_of_some_hundred_partitions_is_shown_as_a_tree() -> None:
     text = json.dumps([{"Plan": {"Node Type": "Append", "Plans": steps}}])
     (shown,) = shown_results([Result("EXPLAIN", 1, PLAN, [[text]])])
     assert shown.plan_tree is not None
+
+
+@pytest.mark.parametrize("of", ["steps", "details"])
+def test_a_plan_is_read_only_as_far_as_it_can_be_shown(of: str) -> None:
+    class Counted(dict[str, Any]):
+        read = 0
+
+        def get(self, *name: Any) -> Any:
+            Counted.read += 1
+            return super().get(*name)
+
+        def items(self) -> Any:
+            for item in super().items():
+                Counted.read += 1
+                yield item
+
+    node = Counted({"Node Type": "a", "Plans": [Counted({"Node Type": "b"})] * 100_000})
+    if of == "details":
+        node = Counted({"Node Type": "a", **{f"{n}": 1 for n in range(100_000)}})
+    with pytest.raises(ValueError, match="too many"):
+        _step(node, 1, _Room(100), has_run=False)
+    assert Counted.read < 2_000
+
+
+def test_a_very_long_plan_is_shown_as_text() -> None:
+    detail = "x" * MAX_PLAN_LENGTH
+    text = json.dumps([{"Plan": {"Node Type": "Seq Scan", "Filter": detail}}])
+    (shown,) = shown_results([Result("EXPLAIN", 1, PLAN, [[text]])])
+    assert shown.plan_tree is None
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 400, "1e999", "-1e999", "NaN"])
