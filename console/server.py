@@ -16,6 +16,8 @@ from typing import Any
 import gevent
 from gunicorn.workers.ggevent import GeventWorker
 
+from console.turns import PAUSE
+
 # New objects between two garbage collections.
 GC_THRESHOLD = 50_000
 PR_SET_PDEATHSIG = 1
@@ -80,7 +82,7 @@ class WholeBody:
         left = max(0.0, self._deadline - time.monotonic())
         with gevent.Timeout(left, TimeoutError("the request was not sent in time")):
             data: bytes = self._reader.read(size)
-        gevent.sleep(0)  # for others, however fast this client sends
+        gevent.sleep(PAUSE)  # for others, however fast this client sends
         if len(data) < expected:
             raise ConnectionResetError(errno.ECONNRESET, "the request is incomplete")
         return data

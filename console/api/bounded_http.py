@@ -21,6 +21,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import NewConnectionError, ReadTimeoutError
 
+from console.turns import let_others
+
 MAX_RESPONSE_BYTES = 32 << 20  # bytes, after decompression
 READ_CHUNK_BYTES = 1 << 16
 # Values in an answer. An empty object takes 3 bytes of text, and 64 bytes of memory.
@@ -64,6 +66,7 @@ def read_json(content: bytes, *, most_values: int = MAX_JSON_VALUES) -> Any:
 
 
 def _whole(data: Any) -> Any:
+    let_others()
     if isinstance(data, str):
         return _HALVES.sub("\ufffd", data)
     if isinstance(data, list):

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Annotated, Any, Generic, Self, TypeVar, get_args, get_origin
 
 from console.api.errors import NonsenseAnswer
+from console.turns import in_turns
 
 T = TypeVar("T")
 JSONObject = Mapping[str, Any]
@@ -218,7 +219,7 @@ class Page(Generic[T]):
     def read(
         cls, data: object, name: str, read_item: Callable[[JSONObject], T], *, limit: int
     ) -> "Page[T]":
-        items = [read_item(item) for item in objects(data, name)]
+        items = [read_item(item) for item in in_turns(objects(data, name))]
         pagination = data.get("pagination") if isinstance(data, Mapping) else None
         cursor = text(pagination, "cursor") if isinstance(pagination, Mapping) else ""
         # The API returns a cursor with the last page too. A page shorter than the limit, and

@@ -36,6 +36,7 @@ from console.api.errors import (
     Unreachable,
 )
 from console.api.fields import Resource, objects, one
+from console.turns import in_turns
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Resource)
@@ -260,7 +261,8 @@ class Calls:
 
     def _list(self, kind: type[R], *path: str) -> list[R]:
         """Return the list at a path, under the name that is the path's last part."""
-        return [kind.read(item) for item in objects(self._transport.get(*path), path[-1])]
+        items = objects(self._transport.get(*path), path[-1])
+        return [kind.read(item) for item in in_turns(items)]
 
 
 _pooled = BoundedAdapter(pool_connections=4, pool_maxsize=32)

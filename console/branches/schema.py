@@ -15,9 +15,10 @@ from console.api.resources.branches import Branch
 from console.branches.forms import ComparisonForm
 from console.branches.moments import FIELD, moment_message, read_moment
 from console.request import ConsoleRequest
+from console.turns import in_turns
 
-# The most lines shown, and read. Of a longer diff only the beginning is shown.
-MAX_LINES, MAX_LINES_READ = 2000, 100_000
+# The most lines shown, and read, and characters of a line. Of more, only the beginning is shown.
+MAX_LINES, MAX_LINES_READ, MAX_LINE_LENGTH = 2000, 100_000, 1000
 HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
@@ -48,7 +49,8 @@ def read_diff(diff: str) -> Difference:
     lines: list[Line] = []
     base = own = 0
     is_in_hunk = False
-    for text in diff.removesuffix("\n").split("\n", MAX_LINES_READ)[:MAX_LINES_READ]:
+    for whole in in_turns(diff.removesuffix("\n").split("\n", MAX_LINES_READ)[:MAX_LINES_READ]):
+        text = whole if len(whole) <= MAX_LINE_LENGTH else f"{whole[:MAX_LINE_LENGTH]}…"
         if hunk := HUNK.match(text):
             base, own = int(hunk[1]), int(hunk[2])
             is_in_hunk = True

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from console.turns import in_turns, let_others
+
 Row = Sequence[str | None]
 
 NEEDS_QUOTES = re.compile(r'[",\r\n]|\A[\s\ufeff]|\s\Z|\A\\\.\Z|\A\Z')
 FIELD = re.compile(
-    r'(?:"(?P<quoted>(?:[^"]|"")*+)"|(?P<plain>[^",\r\n]*+))(?P<end>,|\r\n|\r|\n|\Z)'
+    r'(?:"(?P<quoted>[^"]*+(?:""[^"]*+)*+)"|(?P<plain>[^",\r\n]*+))(?P<end>,|\r\n|\r|\n|\Z)'
 )
 # Of a row; a table has at most 1,600 columns.
 MAX_FIELDS = 2_000
@@ -18,7 +20,7 @@ class UnreadableCsv(ValueError):
 
 
 def write_csv(rows: Iterable[Row]) -> str:
-    return "".join(",".join(map(_field, row)) + "\r\n" for row in rows)
+    return "".join(",".join(map(_field, in_turns(row))) + "\r\n" for row in in_turns(rows))
 
 
 def _field(value: str | None) -> str:
@@ -35,6 +37,7 @@ def read_csv(text: str) -> Iterator[tuple[int, list[str | None]]]:
     row: list[str | None] = []
     begins_at = line
     while position < len(text) or row:
+        let_others()
         found = FIELD.match(text, position)
         if found is None:
             raise UnreadableCsv(f"Line {line}: a quote is not closed, or text follows it.")

@@ -4,19 +4,20 @@ while a page is made."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
 from console.api.bounded_http import read_json
 from console.api.fields import NUMBER_LIMIT
 from console.query.sql_over_http import Column, Notice, Result, SqlFailed
 from console.query.statements import Statement
+from console.turns import in_turns, let_others
 
-# The most levels of a tree, and the most steps and details of all trees of a page. A plan beyond
-# these is shown as text.
-MAX_DEPTH, MAX_PLAN_PARTS = 60, 5_000
+# The most levels of a tree, the most steps and details of all trees of a page, and characters of a
+# plan. A plan beyond these is shown as text.
+MAX_DEPTH, MAX_PLAN_PARTS, MAX_PLAN_LENGTH = 60, 5_000, 2 << 20
 # A step is marked if it returned this many times more or fewer rows than expected.
 MISESTIMATE_FACTOR = 10
 # The properties that the heading and the figures of a step show already.
@@ -73,6 +74,8 @@ class _Room:
 def read_plan(text: str, *, most_parts: int = MAX_PLAN_PARTS) -> Plan | None:
     """Read a plan; None if it is none, too deep, or of more steps and details than `most_parts`."""
     room = _Room(most_parts)
+    if len(text) > MAX_PLAN_LENGTH:
+        return None
     try:
         whole = read_json(text.encode())[0]
         plan = whole["Plan"]
@@ -98,11 +101,13 @@ def _step(
     level: int = 1,
     is_limited: bool = False,
 ) -> Step:
+    let_others()
     if level > MAX_DEPTH:
         raise ValueError("too deep")
-    details = _details(node)
+    details = list(islice(_details(node), room.left + 1))
     room.take(1 + len(details))
-    below = [one for one in node.get("Plans", []) if isinstance(one, Mapping)]
+    plans = node.get("Plans", [])[: room.left + 1]
+    below = [one for one in plans if isinstance(one, Mapping)]
     own = _total(node, has_run=has_run) - sum(_total(one, has_run=has_run) for one in below)
     expected, loops = _number(node.get("Plan Rows")), _number(node.get("Actual Loops"))
     returned = _number(node.get("Actual Rows"))
@@ -157,14 +162,12 @@ def _on(node: Mapping[str, Any]) -> str:
     return f"{on or 'index'} by {index}" if index else on
 
 
-def _details(node: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = []
-    for name, value in node.items():
+def _details(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in in_turns(node.items()):
         if name in IN_HEADING or value in (0, False, None, "") or isinstance(value, Mapping):
             continue
         words = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        found.append((name, words))
-    return found
+        yield name, words
 
 
 def _number(value: Any) -> float:
@@ -229,7 +232,8 @@ class ShownResult:
 def shown_results(results: Sequence[Result], statements: Sequence[str] = ()) -> list[ShownResult]:
     """Return what is shown of each result. Earlier results use up the page's characters first."""
     found, room, parts = [], MAX_PAGE_LENGTH, MAX_PLAN_PARTS
-    for result, statement in zip_longest(results, statements[: len(results)], fillvalue=""):
+    pairs = zip_longest(results, statements[: len(results)], fillvalue="")
+    for result, statement in in_turns(pairs):
         assert isinstance(result, Result)
         shown = _shown_result(result, statement, room=room, most_parts=parts)
         found.append(shown)
@@ -243,7 +247,7 @@ def _shown_result(result: Result, statement: str, *, room: int, most_parts: int)
     is_number = [column.is_number for column in columns]
     rows: list[list[Cell]] = []
     size = sum(max(MIN_CELL_LENGTH, len(column.name)) for column in columns)
-    for row in result.rows[:MAX_ROWS]:
+    for row in in_turns(result.rows[:MAX_ROWS]):
         cells = [_cell(*pair) for pair in zip(row, is_number, strict=False)]
         size += sum(max(MIN_CELL_LENGTH, len(cell.text)) for cell in cells)
         if size > room:

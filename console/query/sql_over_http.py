@@ -26,6 +26,7 @@ from console.api.fields import number, text
 from console.api.transport import Server
 from console.query.authority import CONNECT_TIMEOUT, session_for
 from console.query.pg_types import NUMBERS, type_name
+from console.turns import in_turns
 
 log = logging.getLogger(__name__)
 
@@ -287,8 +288,12 @@ def _result(data: Mapping[str, Any]) -> Result:
     return Result(
         command=text(data, "command"),
         row_count=int(count) if count >= 0 else None,
-        columns=[Column(text(one, "name"), type_name(one.get("dataTypeID"))) for one in columns],
-        rows=[row for row in rows if isinstance(row, list)] if isinstance(rows, list) else [],
+        columns=[
+            Column(text(one, "name"), type_name(one.get("dataTypeID"))) for one in in_turns(columns)
+        ],
+        rows=[row for row in in_turns(rows) if isinstance(row, list)]
+        if isinstance(rows, list)
+        else [],
         notices=_notices(data),
         notices_left_out=int(number(data, "perch:notices_left_out")),
     )

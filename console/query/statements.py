@@ -4,6 +4,8 @@ is not within a string, a comment, parentheses or the body of a function."""
 import re
 from dataclasses import dataclass
 
+from console.turns import let_others
+
 # To Postgres, every character outside of ASCII belongs to a name, and none of them is a space. A
 # string goes on after a line break, by the rules of its beginning.
 TOKEN = re.compile(
@@ -16,7 +18,7 @@ TOKEN = re.compile(
       | "(?:[^"]|"")*+"? )
     | (?P<dollar> \$(?:[LETTER][LETTER0-9]*)?\$ )
     | (?P<word> [LETTER][LETTER0-9$]* )
-    | (?P<other> . )
+    | (?P<other> [^LETTER \t\n\r\f\v'"$();/-]+ | . )
     """.replace("LETTER", r"A-Za-z_\x80-\U0010ffff").replace(
         "BREAK", r"(?:[ \t\f\v]|--[^\n\r]*)*+[\n\r](?:[ \t\n\r\f\v]|--[^\n\r]*[\n\r])*+"
     ),
@@ -37,14 +39,16 @@ class Statement:
 
 
 def split(typed: str) -> list[Statement]:
-    """Return the statements, without the semicolons. Comments alone are not a statement."""
+    """Return the statements, without the semicolons. Comments alone are not a statement. Of more
+    than MAX_STATEMENTS, one more is returned: the rest is not read."""
     found: list[Statement] = []
     # The range of the present statement: the start of its first token, and the end of its last.
     start: int | None = None
     end = position = 0
     parentheses = body = 0
     words: list[str] = []
-    while token := TOKEN.match(typed, position):
+    while len(found) <= MAX_STATEMENTS and (token := TOKEN.match(typed, position)):
+        let_others()
         kind, text = token.lastgroup, token[0]
         position = token.end()
         if kind == "comment":
@@ -74,7 +78,7 @@ def split(typed: str) -> list[Statement]:
 
 def _depth(body: int, words: list[str]) -> int:
     """Return the depth in a function's body after the last one of the statement's words."""
-    if not WITH_A_BODY.match(" ".join(words[:4])):
+    if words[0] != "create" or not WITH_A_BODY.match(" ".join(words[:4])):
         return 0
     if words[-2:] == ["begin", "atomic"] or (body and words[-1] == "case"):
         return body + 1
@@ -85,6 +89,7 @@ def _end_of_comment(typed: str, position: int) -> tuple[int, bool]:
     """Return where the comment ends, and whether it is closed. Comments nest."""
     depth = 1
     while depth:
+        let_others()
         edge = COMMENT_EDGE.search(typed, position)
         if edge is None:
             return len(typed), False

@@ -277,7 +277,7 @@ def _show(
             if is_sent
             else n < len(sizes) and sizes[n] > MAX_EDIT_BYTES,
             # Lines wrap: a long one takes several rows.
-            "rows": min(8, sum(1 + len(line) // 48 for line in (value or "").split("\n"))),
+            "rows": min(8, sum(1 + len(line) // 48 for line in (value or "").split("\n", 8))),
         }
         for n, (column, value) in enumerate(zip(described.columns, typed, strict=True))
         if not (is_new and column.is_generated)

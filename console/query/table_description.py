@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 from console.api.fields import isolated
 from console.query.pg_types import NUMBERS
 from console.query.sql_over_http import Query, Result
+from console.turns import in_turns
 
 # The most tables that are listed, and the most columns of all of them together. A table itself has
 # at most MAX_TABLE_COLUMNS. Whatever answers in place of Postgres may claim more, and longer names.
@@ -64,7 +65,7 @@ def listed_tables(result: Result) -> dict[str, Any]:
     tables and columns if there are more. What cannot be read is left out."""
     found: dict[str, list[Table]] = {}
     room, is_cut = MAX_COLUMNS, False
-    for row in result.rows[:MAX_TABLES]:
+    for row in in_turns(result.rows[:MAX_TABLES]):
         if len(row) == 4 and _is_name(row[0]) and _is_name(row[1]):
             columns = _columns(row[3])
             is_cut = is_cut or len(columns) > room
@@ -85,7 +86,9 @@ def _is_name(value: object) -> TypeGuard[str]:
 
 def _columns(text: str | None) -> list[tuple[str, str]]:
     try:
-        return [(isolated(str(name)), str(type_)) for name, type_ in json.loads(text or "[]")]
+        return [
+            (isolated(str(name)), str(type_)) for name, type_ in in_turns(json.loads(text or "[]"))
+        ]
     except (ValueError, TypeError, RecursionError):
         return []
 

@@ -1,6 +1,5 @@
 """The import of a CSV file into a table: all of its rows or, if one is refused, none."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,11 +17,10 @@ from console.query.table_changes import Refused, branch_name, described_table, t
 from console.query.table_description import Description, TableColumn, read_table
 from console.query.views import require_perch
 from console.request import ConsoleRequest
+from console.turns import in_turns
 
 # Bytes of a file that is imported, values in it, and rows and values of a statement.
 MAX_FILE_BYTES, MAX_VALUES, BATCH_SIZE, MAX_PARAMETERS = 8 << 20, 500_000, 500, 65_535
-# After so many rows that are read, other requests of this process have their turn.
-ROWS_PER_YIELD = 1_000
 # Types to which Postgres cuts a longer text without a word, with their bytes.
 MAX_TYPE_BYTES = {"name": 63, '"char"': 1}
 
@@ -100,9 +98,10 @@ def _read(described: Description, data: bytes) -> tuple[list[TableColumn], list[
         raise Refused("The file has a null character, which Postgres does not store.")
     read = read_csv(text)
     _, names = next(read, (1, []))
-    columns = [column for name in names if name and (column := described.column(name))]
+    known = {column.name: column for column in described.columns}
+    columns = [known[name] for name in names if name in known]
     if len(columns) != len(names) or len(set(names)) != len(names):
-        wrong = [name or "without a name" for name in names if not described.column(name or "")]
+        wrong = [name or "without a name" for name in names if name not in known]
         what = ", ".join(wrong) if wrong else "named twice"
         raise Refused(f"The table has no such columns: {what}.")
     rows: list[Numbered] = []
@@ -115,8 +114,6 @@ def _read(described: Description, data: bytes) -> tuple[list[TableColumn], list[
         rows.append((line, row))
         if len(rows) * len(columns) > MAX_VALUES:
             raise Refused(f"The file has more than {MAX_VALUES:,} values. Import it by \\copy.")
-        if len(rows) % ROWS_PER_YIELD == 0:
-            time.sleep(0)
     if not rows:
         raise Refused("The file must have a line with the names of columns, and rows below it.")
     return columns, rows
@@ -132,10 +129,7 @@ def _insert(
     """Insert the rows in one transaction; return how many Postgres counts. Raises Refused."""
     size = max(1, min(BATCH_SIZE, MAX_PARAMETERS // len(columns)))
     parts = [rows[start : start + size] for start in range(0, len(rows), size)]
-    queries = []
-    for part in parts:
-        queries.append(_query(described, columns, [row for _, row in part]))
-        time.sleep(0)
+    queries = [_query(described, columns, [row for _, row in part]) for part in parts]
     place = chosen_place(request.GET.dict())
     try:
         results = run(request, project_id, place, queries, read_only=False, exact=True)
@@ -163,7 +157,7 @@ def _query(
         given.append(value)
         return f"${len(given)}"
 
-    values = ", ".join(f"({', '.join(map(place, columns, row))})" for row in rows)
+    values = ", ".join(f"({', '.join(map(place, columns, row))})" for row in in_turns(rows))
     names = ", ".join(column.quoted for column in columns)
     return Query(
         f"INSERT INTO {described.table.quoted} ({names}) "  # noqa: S608 # quoted

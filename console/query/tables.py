@@ -52,6 +52,7 @@ from console.query.table_pages import (
 )
 from console.query.views import require_perch
 from console.request import ConsoleRequest
+from console.turns import in_turns
 
 # The parameters that name the rows.
 ROWS = ("table", "sort", "desc", "column", "op", "value")
@@ -197,8 +198,11 @@ def _rows_page(
         return f"{base}&{urlencode({parameter: name})}"
 
     return RowsPage(
-        [_heading(one, page, given) for one in described.columns],
-        [(_cells(described, row), at("key", row[-2]) if described.key else "") for row in rows],
+        [_heading(one, page, given) for one in in_turns(described.columns)],
+        [
+            (_cells(described, row), at("key", row[-2]) if described.key else "")
+            for row in in_turns(rows)
+        ],
         at("before", rows[0][-3]) if can_turn and has_previous else "",
         at("after", rows[-1][-3]) if can_turn and has_next else "",
         has_more and not described.key,

@@ -9,7 +9,8 @@ from urllib.parse import quote, urlencode
 
 from django import template
 from django.conf import settings
-from django.template.defaulttags import URLNode
+from django.template.defaulttags import ForNode, URLNode
+from django.template.defaulttags import do_for as django_for
 from django.template.defaulttags import url as django_url
 from django.template.loader import render_to_string
 from django.urls import NoReverseMatch, get_script_prefix, reverse
@@ -17,7 +18,7 @@ from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.timezone import get_current_timezone_name, localtime
 
-from console import bundles
+from console import bundles, turns
 from console.api.resources.operations import Actor
 
 register = template.Library()
@@ -61,6 +62,20 @@ def _memoized(
 def bundle(name: str) -> str:
     """The address of the stylesheet ("css"), the script ("js") or the icon ("svg")."""
     return bundles.address(name)
+
+
+class TurnNode(template.Node):
+    def render(self, context: template.Context) -> str:
+        turns.let_others()
+        return ""
+
+
+@register.tag("for")
+def do_for(parser: template.base.Parser, token: template.base.Token) -> ForNode:
+    """The tag `for`, in which others have their turn: so the longest list holds up nobody else."""
+    found = django_for(parser, token)
+    found.nodelist_loop.insert(0, TurnNode())  # type: ignore[arg-type] # its items are nodes
+    return found
 
 
 class AddressNode(URLNode):

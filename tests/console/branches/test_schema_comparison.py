@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from console.branches.schema import MAX_LINES, read_diff
+from console.branches.schema import MAX_LINE_LENGTH, MAX_LINES, read_diff
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 
@@ -89,3 +89,8 @@ def test_a_long_diff_is_cut() -> None:
     assert len(found.lines) == MAX_LINES
     assert found.left_out == 10
     assert found.added == MAX_LINES + 9
+
+
+def test_the_characters_of_a_line_are_limited() -> None:
+    (_, long, short) = read_diff(f"@@ -1 +1 @@\n+{'x' * 100_000}\n+y\n").lines
+    assert (len(long.text), long.text[-2:], short.text) == (MAX_LINE_LENGTH, "x…", "y")

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from django.template.loader import render_to_string
 
-from console.query import table_imports
+from console.query import statements, table_imports
 from console.query.csv_text import MAX_FIELDS, UnreadableCsv
 from console.query.results import (
     MAX_PAGE_LENGTH,
+    MAX_PLAN_LENGTH,
     MIN_CELL_LENGTH,
     MIN_COLUMNS,
+    _Room,
+    _step,
     mark_of,
     shown_results,
 )
@@ -25,7 +28,7 @@ from console.query.sql_over_http import (
     SqlFailed,
     _refused,
 )
-from console.query.statements import Statement, split
+from console.query.statements import MAX_STATEMENTS, TOKEN, Statement, split
 from console.query.table_changes import Refused
 from console.query.table_description import (
     MAX_COLUMNS,
@@ -101,6 +104,20 @@ class TestStatements:
         for typed in ("'" + "''" * 200_000, "/*" * 200_000, "$a$" + "$" * 200_000, "(" * 200_000):
             assert len(split(typed)) <= 1
 
+    def test_what_follows_too_many_statements_is_not_read(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tokens: list[object] = []
+
+        class Counted:
+            def match(self, *place: Any) -> Any:
+                tokens.append(place)
+                return TOKEN.match(*place)
+
+        monkeypatch.setattr(statements, "TOKEN", Counted())
+        assert len(split("a;" * 10_000)) == MAX_STATEMENTS + 1
+        assert len(tokens) == 2 * (MAX_STATEMENTS + 1)
+
 
 class TestMarks:
     def mark(self, typed: str, position: int, statement: int = 0) -> Any:
@@ -162,6 +179,35 @@ def test_a_scan_of_some_hundred_partitions_is_shown_as_a_tree() -> None:
     text = json.dumps([{"Plan": {"Node Type": "Append", "Plans": steps}}])
     (shown,) = shown_results([Result("EXPLAIN", 1, PLAN, [[text]])])
     assert shown.plan_tree is not None
+
+
+@pytest.mark.parametrize("of", ["steps", "details"])
+def test_a_plan_is_read_only_as_far_as_it_can_be_shown(of: str) -> None:
+    class Counted(dict[str, Any]):
+        read = 0
+
+        def get(self, *name: Any) -> Any:
+            Counted.read += 1
+            return super().get(*name)
+
+        def items(self) -> Any:
+            for item in super().items():
+                Counted.read += 1
+                yield item
+
+    node = Counted({"Node Type": "a", "Plans": [Counted({"Node Type": "b"})] * 100_000})
+    if of == "details":
+        node = Counted({"Node Type": "a", **{f"{n}": 1 for n in range(100_000)}})
+    with pytest.raises(ValueError, match="too many"):
+        _step(node, 1, _Room(100), has_run=False)
+    assert Counted.read < 2_000
+
+
+def test_a_very_long_plan_is_shown_as_text() -> None:
+    detail = "x" * MAX_PLAN_LENGTH
+    text = json.dumps([{"Plan": {"Node Type": "Seq Scan", "Filter": detail}}])
+    (shown,) = shown_results([Result("EXPLAIN", 1, PLAN, [[text]])])
+    assert shown.plan_tree is None
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 400, "1e999", "-1e999", "NaN"])
@@ -230,9 +276,10 @@ def test_a_row_of_too_many_fields_is_not_read_to_its_end() -> None:
         table_imports._read(DESCRIBED, b"a\n" + b"," * (MAX_FIELDS + 1))
 
 
-def test_other_requests_have_their_turn_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
-    _, rows = table_imports._read(DESCRIBED, b"a\n" + b"x\n" * 10_000)
-    assert len(rows) == 10_000
-    assert pauses == [0] * 10
+def test_the_names_of_a_file_are_not_looked_for_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_for: list[str] = []
+    monkeypatch.setattr(Description, "column", lambda _, name: looked_for.append(name))
+    columns, _ = table_imports._read(DESCRIBED, b"a\nx\n")
+    assert (columns, looked_for) == ([COLUMN], [])
