@@ -11,12 +11,12 @@ import gevent
 import gevent.socket
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.test import Client as Browser
 from gunicorn.config import Config
 
 from console import server
 from console.server import ConsoleWorker, WholeBody, make_room, origin_of
 from console.sign_in import sessions
+from tests.console.browser import Browser
 
 
 class Reader:

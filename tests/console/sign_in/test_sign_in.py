@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import requests
 from django.core.exceptions import ImproperlyConfigured
-from django.test import Client as Browser
 
 from console.sign_in import ended_sessions
+from tests.console.browser import Browser
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 from tests.support.stack import Stack
