@@ -121,6 +121,10 @@ class CarefulResponseMiddleware(Middleware):
     """Answers only for the console's own host names, forbids caching, and makes cookies secure."""
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
+        # The console's own cookies have no backslashes. Some versions of Python decode those of a
+        # cookie in time that grows with the square of their number: 8 KiB took 0.3 s.
+        if "\\" in (cookies := request.META.get("HTTP_COOKIE", "")):
+            request.META["HTTP_COOKIE"] = cookies.replace("\\", "")
         # Raises for a host name that is not the console's, before anything is done for it.
         request.get_host()
         response = self.get_response(request)
