@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from django.conf import settings
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django_htmx.middleware import HtmxDetails
@@ -28,4 +29,17 @@ View = Callable[..., HttpResponseBase]
 def public(view: View) -> View:
     """Mark a view that does not require a sign-in."""
     view.public = True  # type: ignore[attr-defined]
+    return view
+
+
+def receives_file(view: View) -> View:
+    """Mark a view whose form has a file (`received_forms`)."""
+    view.receives_file = True  # type: ignore[attr-defined]
+    return view
+
+
+def receives_row(view: View) -> View:
+    """Mark a view whose form has a row of a table, with up to three fields for each column
+    (`received_forms`)."""
+    view.most_fields = settings.DATA_UPLOAD_MAX_NUMBER_FIELDS  # type: ignore[attr-defined]
     return view

@@ -9,11 +9,13 @@ import socket
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from ipaddress import IPv6Address
 from typing import Any
 
 import gevent
+from gunicorn.http.errors import LimitRequestHeaders
 from gunicorn.workers.ggevent import GeventWorker
 
 from console.turns import PAUSE
@@ -26,6 +28,9 @@ BODY_TIMEOUT = 120.0
 # The most bytes of a body that an answer may leave unread, for gunicorn to read before the next
 # request, and the seconds for which a client may go on to send a longer one.
 MAX_UNREAD_BYTES, DRAIN_TIMEOUT = 65_536, 2.0
+# The most bytes of a request's headers together, and characters of its content type, for whose
+# parameters Django takes time that grows with the square of their number.
+MAX_HEAD_BYTES, MAX_CONTENT_TYPE_LENGTH = 32 << 10, 512
 
 
 def shut_down(client: Any, how: int) -> None:
@@ -33,6 +38,16 @@ def shut_down(client: Any, how: int) -> None:
     gevent's own shutdown() would raise EBADF in it at once, which gunicorn logs as an error."""
     with suppress(OSError):
         client._sock.shutdown(how)
+
+
+def check_head(headers: Sequence[tuple[str, str]]) -> None:
+    """Raise LimitRequestHeaders if Django would take long for the headers. gunicorn bounds each of
+    them, and joins those of one name."""
+    if sum(len(name) + len(value) for name, value in headers) > MAX_HEAD_BYTES:
+        raise LimitRequestHeaders(f"more than {MAX_HEAD_BYTES} bytes")
+    types = (value for name, value in headers if name.upper() == "CONTENT-TYPE")
+    if any(len(value) > MAX_CONTENT_TYPE_LENGTH for value in types):
+        raise LimitRequestHeaders("a content type is too long")
 
 
 def is_unread(reader: Any) -> bool:
@@ -106,6 +121,7 @@ class ConsoleWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types
             self.connections.pop(client, None)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
+        check_head(req.headers)
         self._put_last(sock)
         reader, should_close = req.body.reader, req.should_close
         req.body.reader = WholeBody(reader)

@@ -81,12 +81,12 @@ STATE_DIR = env(
     "PERCH_CONSOLE_STATE_DIR", str(Path(tempfile.gettempdir()) / f"perch-console-{os.geteuid()}")
 )
 
-# Bytes of a form. A longer one is not read (middleware.ProblemMiddleware).
+# Bytes of a form. A longer one is not read (received_forms).
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 # The form of a row has up to three fields for each column, and a table up to 1,600 columns.
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 5_000
-# Bytes of the form that imports a file into a table, at addresses that end so.
-LONGEST_IMPORT, IMPORT_PATH = 9 << 20, "/tables/import"
+# Bytes of the form that imports a file into a table.
+LONGEST_IMPORT = 9 << 20
 
 ROOT_URLCONF = "console.urls"
 WSGI_APPLICATION = "console.wsgi.application"
@@ -106,6 +106,7 @@ MIDDLEWARE = [
     "csp.middleware.CSPMiddleware",
     "console.middleware.CarefulResponseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "console.received_forms.ReceivedFormMiddleware",
     "console.middleware.FormsMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django_htmx.middleware.HtmxMiddleware",

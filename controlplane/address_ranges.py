@@ -21,6 +21,8 @@ _HINT = (
     'use an address, a CIDR range such as "192.0.2.0/24", or two addresses such as '
     '"192.0.2.1-192.0.2.9"'
 )
+# Characters of a range: two IPv6 addresses have up to 90, and may have spaces around them.
+MAX_RANGE_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class AddressRange:
 
 def parse_range(text: str) -> AddressRange:
     """Raises ValueError with a message for the user who wrote `text`."""
+    if len(text) > MAX_RANGE_LENGTH:
+        raise ValueError(f"a text of {len(text):,} characters is not a range of addresses: {_HINT}")
     first, dash, last = (part.strip() for part in text.partition("-"))
     try:
         if dash:

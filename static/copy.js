@@ -61,7 +61,7 @@
   }
 
   async function asked(form) {
-    const answer = await fetch(form.dataset.copies, { method: "POST", body: new FormData(form), redirect: "manual" })
+    const answer = await fetch(form.dataset.copies, { method: "POST", body: new URLSearchParams(new FormData(form)), redirect: "manual" })
       .catch(() => { throw new Error("Cannot reach the console. Nothing was copied."); });
     const isText = answer.headers.get("Content-Type")?.startsWith("text/plain");
     const words = isText ? await answer.text() : "Nothing was copied: you may have been signed out. Reload the page and try again.";

@@ -28,7 +28,8 @@ class SignInForm(forms.Form):
     key = forms.CharField(
         label="API key",
         strip=True,
-        # A rejected key stays in the field, so that it can be corrected. Only its sender gets it.
+        # A key stays in the field if the API fails, but not if it is refused. Only its sender gets
+        # it.
         widget=forms.PasswordInput(
             render_value=True, attrs={"autocomplete": "current-password", "autofocus": True}
         ),
@@ -70,6 +71,8 @@ def sign_in(request: ConsoleRequest) -> HttpResponse:
         else:
             sessions.sign_in(request, key=key, account=account, server=server.name)
             return HttpResponseRedirect(_first_page(came_from, account))
+    if form.has_error("key"):
+        form.fields["key"].widget.render_value = False
     status = 422 if form.errors else 200
     context = {"form": form, "next": came_from}
     return render(request, "sign_in.html", context, status=status)

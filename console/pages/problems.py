@@ -51,9 +51,25 @@ def wrong_method(request: ConsoleRequest) -> HttpResponse:
     return _page(request, 405, "Method not allowed", advice)
 
 
-def too_large(request: ConsoleRequest, longest: int) -> HttpResponse:
-    advice = f"Requests can have at most {longest >> 20} MiB. Nothing was changed."
+def too_large(request: ConsoleRequest, longest: int, most_fields: int = 0) -> HttpResponse:
+    """Refuse a request of more than `longest` bytes or, for a form, `most_fields` fields."""
+    size = f"{longest >> 20} MiB" if longest >> 20 else f"{longest >> 10} KiB"
+    fields = f" and {most_fields} fields" if most_fields else ""
+    advice = f"Requests can have at most {size}{fields}. Nothing was changed."
     return _page(request, 413, "Request too large", advice)
+
+
+def too_many_fields(request: ConsoleRequest, most: int) -> HttpResponse:
+    advice = f"This form can have at most {most:,} fields. Nothing was changed."
+    return _page(request, 413, "Request too large", advice)
+
+
+def unexpected_file(request: ConsoleRequest) -> HttpResponse:
+    advice = (
+        "This page expects a form without a file. Nothing was changed. Reload the page and send "
+        "the form again."
+    )
+    return _page(request, 415, "Unexpected file", advice)
 
 
 def incomplete(request: ConsoleRequest) -> HttpResponse:

@@ -33,7 +33,7 @@ from console.query.table_pages import (
 )
 from console.query.tables import ROWS, query_of, refusal_page
 from console.query.views import require_perch
-from console.request import ConsoleRequest
+from console.request import ConsoleRequest, receives_row
 
 # Bytes of a value that can be changed in a form, and of one that is shown alone.
 MAX_EDIT_BYTES, MAX_SHOWN_BYTES = 30_000, MAX_RESULT_BYTES - (1 << 20)
@@ -119,6 +119,7 @@ def value(request: ConsoleRequest, project_id: str) -> HttpResponse:
     return HttpResponse("NULL" if text is None else text, content_type="text/plain; charset=utf-8")
 
 
+@receives_row
 @require_http_methods(["GET", "HEAD", "POST"])
 def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Change or delete a row: the values are typed, then the SQL is shown, then it runs."""
@@ -164,6 +165,7 @@ def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
     return _run_shown(request, project_id, described, [still, Query(sql)], before, typed)
 
 
+@receives_row
 @require_http_methods(["GET", "HEAD", "POST"])
 def add(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Add a row, in the same way. Columns that are left empty get their defaults."""

@@ -16,7 +16,7 @@ from console.query.sql_over_http import Query, SqlFailed
 from console.query.table_changes import Refused, branch_name, described_table, table_url
 from console.query.table_description import Description, TableColumn, read_table
 from console.query.views import require_perch
-from console.request import ConsoleRequest
+from console.request import ConsoleRequest, receives_file
 from console.turns import in_turns
 
 # Bytes of a file that is imported, values in it, and rows and values of a statement.
@@ -32,6 +32,7 @@ class ImportForm(forms.Form):
     )
 
 
+@receives_file
 @require_http_methods(["GET", "HEAD", "POST"])
 def import_csv(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Insert the rows of a file: all of them or, if one is refused, none."""

@@ -175,7 +175,7 @@ def measure(stack: Stack, client: Client, name: str, path: str, branches: int) -
 
 def calls_of(client: Client, path: str) -> list[Call]:
     """Return the API calls of the page, as recorded in this process."""
-    from django.test import Client as Browser
+    from tests.console.browser import Browser
 
     browser = Browser()
     assert browser.post("/sign-in", {"key": client.key}).status_code == 302

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 
 import pytest
 from django.conf import settings as django_settings
-from django.test import Client as Browser
 
+from tests.console.browser import Browser
 from tests.console.pages import Page
 from tests.support.client import Client
 from tests.support.project import Project

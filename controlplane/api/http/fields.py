@@ -1,6 +1,7 @@
 """The types of the API's fields: which values are accepted, and how they are printed."""
 
 import math
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -21,10 +22,13 @@ from pydantic_core import CoreSchema
 
 # Levels of nesting that a free-form object may have; readers do not expect more.
 MAX_DEPTH = 32
+CONTROLS = re.compile("[\0-\x1f\x7f]")
 # Unicode's bidirectional controls. With them, a name can be displayed as a different one.
-REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+REORDERING = re.compile("[\u202a-\u202e\u2066-\u2069]")
 # Tabs and line ends, which a text of several lines may contain, for `str.translate`.
 LAYOUT = str.maketrans("\t\n\r", "   ")
+# Entries of a free-form map. Those of a larger one are not looked at. Services allow fewer.
+MAX_ENTRIES = 1000
 # Characters of all notes about one resource together. Lists contain the notes too.
 MAX_NOTES_LENGTH = 16384
 
@@ -72,14 +76,15 @@ def ids_like(id_pattern: str, *, most: int) -> Stated:
 
 def storable(text: str) -> str:
     """Check that Postgres can store the text and a page can show it: it is valid UTF-8 and has no
-    control characters. Returns it unchanged; raises ValueError."""
+    control characters. Returns it unchanged; raises ValueError. A text may have a
+    megabyte, so nothing here runs in Python for each letter."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError("not valid UTF-8") from error
-    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+    if CONTROLS.search(text):
         raise ValueError("control characters are not allowed")
-    if not REORDERING.isdisjoint(text):
+    if REORDERING.search(text):
         raise ValueError("characters that change the direction of writing are not allowed")
     return text
 
@@ -88,6 +93,12 @@ def _storable_lines(text: str) -> str:
     """Like `storable`, but allows tabs and line ends, as the text may have several lines."""
     storable(text.translate(LAYOUT))
     return text
+
+
+def _few_entries(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > MAX_ENTRIES:
+        raise ValueError(f"at most {MAX_ENTRIES:,} entries are allowed, got {len(value):,}")
+    return value
 
 
 def _check_notes_length(notes: dict[str, str]) -> dict[str, str]:
@@ -170,7 +181,9 @@ _PLAIN = Stated(pattern=f"^[^{_REFUSED}]*$")
 # Surrounding white space is removed, so the text must contain some other character.
 WITH_LETTERS = Stated(pattern=rf"^[^{_REFUSED}]*[^{_REFUSED}\s\u0085][^{_REFUSED}]*$")
 Text = Annotated[str, AfterValidator(storable), _PLAIN]
-TextMap = Annotated[dict[Text, Text], Stated()]
+TextMap = Annotated[
+    dict[Text, Text], BeforeValidator(_few_entries), Stated(maxProperties=MAX_ENTRIES)
+]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_json)]
 Name = Annotated[
     str,

@@ -45,6 +45,9 @@ STOP_POLL_INTERVAL = 0.2
 # The most bytes of a body that an answer may leave unread, for gunicorn to read before the next
 # request, and the seconds for which a client may go on to send a longer one.
 MAX_UNREAD_BYTES, DRAIN_TIMEOUT = 65_536, 2.0
+# The most bytes of a request's headers together, and characters of its content type, for whose
+# parameters Django takes time that grows with the square of their number.
+MAX_HEAD_BYTES, MAX_CONTENT_TYPE_LENGTH = 32 << 10, 512
 # linux/prctl.h: PR_SET_PDEATHSIG
 KILL_WITH_PARENT = 1
 
@@ -69,6 +72,16 @@ def shut_down(client: Any, how: int) -> None:
     gevent's own shutdown() would raise EBADF in it at once, which gunicorn logs as an error."""
     with suppress(OSError):
         client._sock.shutdown(how)
+
+
+def check_head(headers: Sequence[tuple[str, str]]) -> None:
+    """Raise LimitRequestHeaders if Django would take long for the headers. gunicorn bounds each of
+    them, and joins those of one name."""
+    if sum(len(name) + len(value) for name, value in headers) > MAX_HEAD_BYTES:
+        raise LimitRequestHeaders(f"more than {MAX_HEAD_BYTES} bytes")
+    types = (value for name, value in headers if name.upper() == "CONTENT-TYPE")
+    if any(len(value) > MAX_CONTENT_TYPE_LENGTH for value in types):
+        raise LimitRequestHeaders("a content type is too long")
 
 
 def is_unread(reader: Any) -> bool:
@@ -159,6 +172,7 @@ class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no ty
             self.awaited.pop(client, None)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
+        check_head(req.headers)
         reader, should_close = req.body.reader, req.should_close
         req.should_close = lambda: is_unread(reader) or should_close()
         sock.settimeout(min(self.cfg.timeout or KEYLESS_TIMEOUT, KEYLESS_TIMEOUT))

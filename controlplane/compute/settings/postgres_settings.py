@@ -5,6 +5,7 @@ The bounds are Postgres's own, as in its `pg_settings` (`known_settings`). They 
 value takes memory, disk or processes that depend on the endpoint's size.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -299,11 +300,23 @@ def written_value(value: str, known: Known) -> str:
 
 
 def _number(text: str, known: Known) -> float | None:
-    """The number in the setting's own unit, as Postgres reads it; None if it cannot be read."""
+    """The number in the setting's own unit, as Postgres reads it; None if it cannot be read, or is
+    beyond what a double holds, as no setting's bound is."""
     found = NUMBER.fullmatch(text)
     if found is None:
         return None
     digits, unit = found.groups()
+    try:
+        number = _in_own_unit(digits, unit, known)
+    except OverflowError:
+        return None
+    if number is None or not math.isfinite(number):
+        return None
+    return float(round(number)) if known.vartype == "integer" else number
+
+
+def _in_own_unit(digits: str, unit: str, known: Known) -> float | None:
+    """The number in the setting's own unit; None for another unit. Raises OverflowError."""
     number = float(int(digits, 16)) if "x" in digits.lower() else float(digits)
     if known.vartype == "integer" and re.fullmatch(r"[+-]?0[0-7]+", digits):
         number = float(int(digits, 8))
@@ -312,7 +325,7 @@ def _number(text: str, known: Known) -> float | None:
         if factor is None:
             return None
         number *= factor
-    return float(round(number)) if known.vartype == "integer" else number
+    return number
 
 
 def _factor(unit: str, known: Known) -> float | None:

@@ -2,8 +2,7 @@
 
 import re
 
-from django.test import Client as Browser
-
+from tests.console.browser import Browser
 from tests.console.conftest import Person
 from tests.console.pages import Page
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import requests
-from django.test import Client as Browser
 
 from console.pages import service_notice
+from tests.console.browser import Browser
 from tests.console.conftest import Misbehaving, Person, Shop, signed_in
 from tests.console.pages import Page
 from tests.support.client import Client

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.test import Client as Browser
 from django.urls import URLPattern, get_resolver, reverse
 
+from tests.console.browser import Browser
 from tests.console.pages import Page
 from tests.selection import only
 from tests.support.neon_document import KINDS, Answers, serving

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from django.test import Client as Browser
 
 from console.api.bounded_http import MAX_JSON_VALUES, read_json
 from tests.console.api.test_outages import IDS, addresses
+from tests.console.browser import Browser
 from tests.support.hostile_answers import VALUES, HostileAnswers
 from tests.support.neon_document import serving
 from tests.support.own_document import DocumentAnswers

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.test import Client as Browser
 
+from tests.console.browser import Browser
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 

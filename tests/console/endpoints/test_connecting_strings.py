@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.utils import ConnectionHandler
-from django.test import Client as Browser
 
 from console.endpoints.connection_strings import LABELS, Target, in_style
 from tests.clients import nodejs
+from tests.console.browser import Browser
 from tests.console.conftest import Person, Shop
 from tests.console.endpoints.test_connecting import password_of
 from tests.support.jdbc import ask_by_jdbc

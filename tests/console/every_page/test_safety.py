@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
-from django.test import Client as Browser
 
+from tests.console.browser import Browser
 from tests.console.conftest import Person, Shop
 from tests.console.pages import Page
 from tests.support.stack import Stack

@@ -4,7 +4,6 @@ import re
 from typing import Any, ClassVar
 
 import pytest
-from django.test import Client as Browser
 
 from console.api.errors import ServerError
 from console.api.transport import Server
@@ -14,6 +13,7 @@ from console.query.sql_over_http import Result, SqlFailed
 from console.query.statements import MAX_STATEMENTS
 from console.query.table_description import listed_tables, read_table
 from console.query.views import QueryForm
+from tests.console.browser import Browser
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.test import Client as Browser
 
 from console.settings import envnamed
 from console.sign_in import sessions
+from tests.console.browser import Browser
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.support.stack import Stack

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import requests
 from django.core.exceptions import ImproperlyConfigured
-from django.test import Client as Browser
 
 from console.sign_in import ended_sessions
+from tests.console.browser import Browser
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 from tests.support.stack import Stack
@@ -83,18 +83,20 @@ def test_it_returns_only_to_pages_of_the_console(
 
 
 @pytest.mark.usefixtures("stack")
-def test_a_wrong_key_is_reported_beside_the_field_and_stays_there(visitor: Browser) -> None:
+def test_a_wrong_key_is_reported_beside_the_field_and_not_returned(visitor: Browser) -> None:
     answer = visitor.post("/sign-in", {"key": "not-a-key"})
     assert answer.status_code == 422
     page = Page(answer)
     assert "This API key is not valid" in page.text
-    assert page.fields["key"] == "not-a-key"
+    assert page.fields["key"] == ""
     assert visitor.get("/").status_code == 302
 
 
 @pytest.mark.parametrize("key", ["", "two words", "clé", "a\tb"])
 def test_a_value_that_cannot_be_a_key_is_not_sent(visitor: Browser, key: str) -> None:
-    assert visitor.post("/sign-in", {"key": key}).status_code == 422
+    answer = visitor.post("/sign-in", {"key": key})
+    assert answer.status_code == 422
+    assert Page(answer).fields["key"] == ""
 
 
 def test_a_revoked_key_cannot_sign_in(visitor: Browser, alice: Person) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.test import Client as Browser
 
+from tests.console.browser import Browser
 from tests.console.pages import Page
 from tests.console.sign_in.test_sessions import name_of
 from tests.support.stack import ROOT, Stack

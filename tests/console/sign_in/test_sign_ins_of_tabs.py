@@ -5,8 +5,8 @@ import re
 from typing import Any
 
 import pytest
-from django.test import Client as Browser
 
+from tests.console.browser import Browser
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 from tests.support.client import Client

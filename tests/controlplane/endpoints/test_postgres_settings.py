@@ -18,6 +18,7 @@ from controlplane.compute.settings.offered_settings import offered
 from controlplane.compute.settings.postgres_settings import (
     ALLOWED,
     SIZED,
+    Known,
     KnownSettings,
     complaint,
     exceeds_size,
@@ -126,6 +127,19 @@ def test_refused(known: KnownSettings, name: str, value: str, size: float) -> No
     words = complaint(name, value, max_cu=size, known=known)
     assert words is not None
     assert REFUSED[name, value, size] in words
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["1e400", "-1e400", "1e400TB", f"0x{'f' * 1900}", f"{'9' * 305}TB", f"0{'7' * 900}"],
+)
+def test_a_number_beyond_all_bounds_is_refused(value: str) -> None:
+    known = {
+        "work_mem": Known("integer", "kB", 64, 2147483647),
+        "random_page_cost": Known("real", None, 0, 1e308),
+    }
+    for name in known:
+        assert complaint(name, value, max_cu=1, known=known)
 
 
 # Ways to write values, valid and invalid. Postgres decides which are valid.
