@@ -47,7 +47,7 @@ def main() -> None:
     if arguments in (["--version"], ["version"]):
         print(metadata.version("perch-postgres"))
         return
-    has_controlplane = find_spec("procrastinate") is not None
+    has_controlplane = find_spec("psycopg") is not None
     if arguments and not arguments[0].startswith("-"):
         # `install-units` is the command `install_units`.
         sys.argv[1] = arguments[0] = arguments[0].replace("-", "_")

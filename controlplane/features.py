@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from controlplane.models import Action, Endpoint, Host
+from controlplane.models import Action, Endpoint, Host, JobTask
 
 if TYPE_CHECKING:
     from controlplane.operations.actions.table import ActionRule
@@ -19,6 +19,10 @@ REST_INTERVAL, LONG_REST_INTERVAL, SHORT_REST_INTERVAL = 60.0, 300.0, 30.0
 
 class CannotServe(Exception):
     """The worker cannot start as it is set up; the message says why."""
+
+
+class PutBack(Exception):
+    """A job cannot be done by this process. It goes back into the queue."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,9 @@ class Feature:
     # The rows of its actions in the table of actions. Their names are in `models.Action`.
     actions: Mapping[Action, "ActionRule"] = field(default_factory=dict)
     rounds: Sequence[Round] = ()
+    # What its jobs do, by task. The functions get the job's subject, may be called again after a
+    # crash or an exception, and raise what they cannot handle.
+    jobs: Mapping[JobTask, Callable[[str], None]] = field(default_factory=dict)
     # Called when the worker starts, before any job. Returns more rounds. Raises CannotServe.
     begin: Callable[[Host], Sequence[Round]] = lambda host: ()
     # Called when the worker is told to end: what its jobs wait for is to end too.

@@ -236,7 +236,7 @@ OPERATORS = envnames("PERCH_OPERATORS", "local")
 ALLOWED_HOSTS = ["*"]
 # Maximum size of a request's body in bytes. Callers usually send a few hundred.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
-INSTALLED_APPS = ["procrastinate.contrib.django", "controlplane"]
+INSTALLED_APPS = ["controlplane"]
 MIDDLEWARE = [
     "controlplane.api.http.request_log.RequestLogMiddleware",
     "controlplane.api.http.errors.JsonErrorsMiddleware",
@@ -249,4 +249,3 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 APPEND_SLASH = False
 USE_TZ = True
 TIME_ZONE = "UTC"
-PROCRASTINATE_AUTODISCOVER_MODULE_NAME = "operations.tasks"

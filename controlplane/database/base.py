@@ -58,7 +58,8 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
         self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
     ) -> Result:
         if timeout is not None:
-            return super().wait(gen, interval, timeout)
+            # Only what arrives, and the end, is to wake this process.
+            return super().wait(gen, timeout, timeout)
         try:
             answer = super().wait(gen, interval, None if math.isinf(self.bound) else self.bound)
         except psycopg.errors._WaitTimeout as error:

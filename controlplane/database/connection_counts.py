@@ -9,9 +9,6 @@ from django.db import connection
 
 from controlplane.process_accounts import in_use
 
-# The worker's connections to the queue, besides one by which each lane, and the webhooks, hear of
-# new jobs.
-QUEUE_CONNECTIONS = 2
 # The connections of each proxy process for its questions, besides one by which it hears of changes.
 PROXY_QUERY_CONNECTIONS = 2
 # If the proxy has an account of its own, its host process makes most of its calls: then the pools
@@ -25,9 +22,9 @@ def most_connections() -> Mapping[str, int]:
     """The most connections of each kind of process: of the API in all, of the others on a host."""
     pools = settings.POOL_SIZES
     return {
-        # Each process hears of events by one more.
+        # Each process hears of events by one more, and the worker of jobs.
         "api": int(os.environ.get("WEB_CONCURRENCY", "1")) * (pools["api"] + 1),
-        "worker": pools["worker"] + QUEUE_CONNECTIONS + len(settings.LANE_SLOTS) + 1,
+        "worker": pools["worker"] + 1,
         "proxy": settings.PROXY_PROCESSES * (pools["proxy"] + PROXY_QUERY_CONNECTIONS + 1)
         + (max(0, MIN_HOST_PROCESS_CONNECTIONS - settings.PROXY_PROCESSES) if in_use() else 0),
         "metrics": 0 if settings.METRICS_LISTEN == "off" else pools["metrics"],

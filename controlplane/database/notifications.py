@@ -29,14 +29,20 @@ class Handler(Protocol):
     def receive(self, channel: str, payload: str) -> None: ...
 
 
-def listen_to(channels: Sequence[str], hearer: Handler, *, until: Callable[[], bool]) -> None:
+def listen_to(
+    channels: Sequence[str],
+    hearer: Handler,
+    *,
+    until: Callable[[], bool] = lambda: False,
+    stop_check_interval: float = STOP_CHECK_INTERVAL,
+) -> None:
     """Pass the notifications of the channels to the hearer until `until()` is true. If the database
     does not answer, connect again. Returns soon after `until()` has become true: normally within
-    STOP_CHECK_INTERVAL seconds, later only while it waits for a silent database."""
+    `stop_check_interval` seconds, later only while it waits for a silent database."""
     while not until():
         try:
             with _connect() as line:
-                _listen(line, channels, hearer, until)
+                _listen(line, channels, hearer, until, stop_check_interval)
         except (psycopg.Error, OSError) as error:
             log.warning(
                 "database does not answer, notifications not received", extra={"error": str(error)}
@@ -51,7 +57,11 @@ def _connect() -> BoundedConnection:
 
 
 def _listen(
-    line: BoundedConnection, channels: Sequence[str], hearer: Handler, until: Callable[[], bool]
+    line: BoundedConnection,
+    channels: Sequence[str],
+    hearer: Handler,
+    until: Callable[[], bool],
+    stop_check_interval: float,
 ) -> None:
     for channel in channels:
         line.execute(psycopg.sql.SQL("LISTEN {}").format(psycopg.sql.Identifier(channel)))
@@ -59,7 +69,7 @@ def _listen(
     try:
         tried = time.monotonic()
         while not until():
-            for notification in line.notifies(timeout=STOP_CHECK_INTERVAL):
+            for notification in line.notifies(timeout=stop_check_interval):
                 hearer.receive(notification.channel, notification.payload)
             if time.monotonic() - tried > CONNECTION_CHECK_INTERVAL:
                 line.execute("SELECT 1")

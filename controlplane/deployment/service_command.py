@@ -62,8 +62,8 @@ FORCE_HELP = (
 def jobs_by_host() -> dict[str, int]:
     """How many jobs wait or are running, in all lanes of each host."""
     jobs = (
-        "SELECT regexp_replace(queue_name, '^region-(.*)-[a-z]+$', '\\1'), count(*)"
-        " FROM procrastinate_jobs WHERE status IN ('todo', 'doing') GROUP BY 1"
+        "SELECT regexp_replace(queue, '^region-(.*)-[a-z]+$', '\\1'), count(*)"
+        " FROM controlplane_job GROUP BY 1"
     )
     with connection.cursor() as cursor:
         cursor.execute(jobs)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Exists, F, Max, OuterRef, QuerySet
 
 from controlplane import clock
@@ -33,6 +33,7 @@ from controlplane.models import (
     EndpointState,
     HistoryChain,
     Host,
+    Job,
     Lane,
     Operation,
     OperationStatus,
@@ -53,7 +54,6 @@ log = logging.getLogger(__name__)
 
 # A host gives a sign of life so often: it may have lived for so long after the last one.
 SIGN_INTERVAL = timedelta(seconds=2)
-FORGET_JOBS = "DELETE FROM procrastinate_jobs WHERE lock = ANY(%s)"
 
 
 @dataclass(frozen=True)
@@ -271,8 +271,7 @@ def _end_operations(project: Project) -> None:
     unfinished: list[Any] = list(
         Operation.objects.filter(project=project, status__in=UNFINISHED).order_by("created_at")
     )
-    with connection.cursor() as cursor:
-        cursor.execute(FORGET_JOBS, [[str(one.id) for one in unfinished]])
+    Job.objects.filter(subject__in=[str(one.id) for one in unfinished]).delete()
     for operation in unfinished:
         if operation.action == Action.DELETE_TIMELINE:
             operation.status, operation.dispatched_at = OperationStatus.SCHEDULING, None

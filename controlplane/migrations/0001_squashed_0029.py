@@ -50,7 +50,7 @@ class Migration(migrations.Migration):
         ("controlplane", "0029_not_run_because"),
     ]
 
-    dependencies = [("procrastinate", "0041_post_retry_failed_job")]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(

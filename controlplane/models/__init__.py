@@ -16,6 +16,7 @@ from controlplane.models.endpoint import (
 from controlplane.models.event import Event
 from controlplane.models.history import FormerPassword, HistoryChain, Snapshot
 from controlplane.models.host import PROCESSES, Host, HostInvitation, PostgresSettings, Region
+from controlplane.models.job import Job, JobTask, Run
 from controlplane.models.log_receiver import LogReceiver
 from controlplane.models.operation import (
     GIVEN_UP,

@@ -144,9 +144,7 @@ class Host(models.Model):
         return [name for name, at in seen.items() if _is_older(at, SILENT_AFTER)]
 
     def queue(self, lane: str) -> str:
-        """The Procrastinate queue of one of its lanes (`models.Lane`)."""
-        # The prefix is that of releases in which a region was one host: during an upgrade, their
-        # proxies still enqueue starts for their clients.
+        """The queue of the jobs of one of its lanes (`models.Lane`)."""
         return f"region-{self.id}-{lane}"
 
 

@@ -59,11 +59,6 @@ class Webhook(models.Model):
     def __str__(self) -> str:
         return self.id
 
-    @property
-    def lock(self) -> str:
-        """The lock of its jobs in the queue, of which one runs at a time."""
-        return self.id
-
     def previous_secret_at(self, now: datetime) -> str:
         """The encrypted previous secret; "" if none is valid any more."""
         until = self.previous_secret_until

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from controlplane.compute.host.filesystem import LockTimeout, lock_branches
 from controlplane.compute.host.patience import Patience
+from controlplane.features import PutBack
 from controlplane.models import Host, Operation, OperationStatus
 
 # Seconds that an attempt waits for its branches, and between checks whether the worker is ending.
@@ -27,7 +28,7 @@ STANDSTILL_AFTER = 15.0
 ending = threading.Event()
 
 
-class HandedBack(Exception):
+class HandedBack(PutBack):
     """The worker is ending and the attempt has not begun; another worker will do the job."""
 
 

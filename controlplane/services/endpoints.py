@@ -42,7 +42,7 @@ from controlplane.operations.engine.scheduling import (
     unfinished,
     unfinished_if_busy,
 )
-from controlplane.operations.queue.deferring import enqueue_reconciliation
+from controlplane.operations.queue.jobs import enqueue_reconciliation
 from controlplane.services.branches import (
     find_branch,
     refuse_while_busy,

@@ -6,11 +6,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Count, Q, QuerySet
 
 from controlplane import clock
-from controlplane.models import UNFINISHED, EndpointState, Host, Lane, Operation, Project, Region
+from controlplane.models import (
+    UNFINISHED,
+    EndpointState,
+    Host,
+    Job,
+    Lane,
+    Operation,
+    Project,
+    Region,
+)
 from controlplane.operations.rounds.retention import forget_projects
 from controlplane.services.errors import Conflict, NotFound
 
@@ -80,8 +89,7 @@ def remove_host(name: str, *, force: bool = False) -> None:
     queues = [host.queue(lane) for lane in Lane]
     with transaction.atomic():
         forget_projects(list(Project.objects.filter(host=host).values_list("id", flat=True)))
-        with connection.cursor() as cursor:
-            cursor.execute("DELETE FROM procrastinate_jobs WHERE queue_name = ANY(%s)", [queues])
+        Job.objects.filter(queue__in=queues).delete()
         host.delete()
 
 

@@ -31,7 +31,7 @@ from controlplane.models import (
     SchemaReading,
 )
 from controlplane.operations.engine.scheduling import HostAway
-from controlplane.operations.queue.deferring import enqueue_reading
+from controlplane.operations.queue.jobs import enqueue_reading
 from controlplane.operations.rounds.idleness import timeout_of
 from controlplane.services.branches import find_branch
 from controlplane.services.catalog import find_database

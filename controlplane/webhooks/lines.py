@@ -13,13 +13,15 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from controlplane.features import PutBack
+
 # Set once this process is to exit. After that, no line is opened.
 ending = threading.Event()
 # The open lines. The operations of a set are atomic, so any thread may copy it at any time.
 _open: set["Line"] = set()
 
 
-class BrokenOff(Exception):
+class BrokenOff(PutBack):
     """The attempt was cut because this process exits. Another process must repeat it."""
 
 

@@ -26,8 +26,6 @@ from cryptography.fernet import InvalidToken
 from django.conf import settings
 from django.db import connection
 from django.db.models import Min, Q
-from procrastinate import RetryStrategy
-from procrastinate.contrib.django import app
 
 from controlplane import clock
 from controlplane.events import outbox
@@ -44,8 +42,7 @@ log = logging.getLogger(__name__)
 MAX_DELIVERIES, MAX_JOB_SECONDS = 50, 20.0
 
 
-@app.task(name=outbox.TASK, retry=RetryStrategy(wait=1))  # seconds
-def send_deliveries(webhook_id: str, account: int | None = None) -> None:
+def send_deliveries(webhook_id: str) -> None:
     """Send the webhook's due deliveries, and schedule a job for the remaining ones.
 
     Raises `lines.BrokenOff` if this process is to exit meanwhile. The job is then run again.

@@ -45,10 +45,10 @@ def ended(project: Project, operation: Any, *, timeout: float = 30.0) -> Any:
 
 def begun(project: Project, operation: Any) -> Any:
     """Return the operation once a worker has taken its job."""
-    query = "SELECT status FROM procrastinate_jobs WHERE lock = %s"
+    query = "SELECT taken_by IS NOT NULL FROM controlplane_job WHERE subject = %s"
     with project.stack.database() as database:
         wait_for(
-            lambda: ("doing",) in database.execute(query, [operation["id"]]).fetchall(),
+            lambda: (True,) in database.execute(query, [operation["id"]]).fetchall(),
             "the begin of the operation",
         )
     return operation

@@ -83,24 +83,19 @@ class Webhook:
             for table, key, times in (
                 ("controlplane_webhook", "id", WEBHOOK_TIMES),
                 ("controlplane_webhookdelivery", "webhook_id", TIMES),
-                ("procrastinate_jobs", "lock", ("scheduled_at",)),
+                ("controlplane_job", "subject", ("due_at",)),
             ):
                 earlier = ", ".join(f"{time} = {time} - %(span)s::interval" for time in times)
                 database.execute(
                     f"UPDATE {table} SET {earlier} WHERE {key} = %(id)s".encode(),
                     {"span": f"{hours} hours", "id": self.id},
                 )
-            # Notify the worker, which would otherwise find the job only by polling.
-            database.execute(
-                "SELECT pg_notify('procrastinate_queue_v1#webhooks', %s)",
-                ['{"type": "job_inserted", "job_id": 0}'],
-            )
 
     def _is_at_rest(self) -> bool:
         with self.stack.database() as database:
             return not database.execute(
-                "SELECT FROM procrastinate_jobs WHERE lock = %s"
-                " AND (status = 'doing' OR scheduled_at IS NULL)",
+                "SELECT FROM controlplane_job WHERE subject = %s"
+                " AND (taken_by IS NOT NULL OR due_at <= now())",
                 [self.id],
             ).fetchall()
 

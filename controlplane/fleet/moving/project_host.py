@@ -13,7 +13,7 @@ from controlplane.events.changes import project_updated
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import HANDED_OVER, HistoryChain, Host, Operation, Project
-from controlplane.operations.queue.deferring import move_job
+from controlplane.operations.queue.jobs import move_job
 
 # Set when a project has been given to another host by this process.
 has_moved = threading.Event()

@@ -1,14 +1,14 @@
 """`manage.py worker`: runs this host's jobs, and the rounds for its computes.
 
-Each lane has a Procrastinate worker of its own, with its own slots. So jobs that hang in one lane,
-or that come in large numbers, delay no other lane. Webhooks have such a worker too. They belong to
-no host: all hosts' workers share their queue.
+Each lane has slots of its own. So jobs that hang in one lane, or that come in large numbers, delay
+no other lane. So have the webhooks. They belong to no host: all hosts' workers share their queue.
 """
 
 import asyncio
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +17,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.db import OperationalError, close_old_connections
-from procrastinate import App
-from procrastinate.contrib.django import app as django_app
-from procrastinate.exceptions import ConnectorException
 from psycopg import OperationalError as NoAnswer
-from psycopg.errors import RaiseException
 
-from controlplane import clock
 from controlplane.compute.data.state_directory import prepare_state_directory, sole_holder
 from controlplane.compute.host import patience
 from controlplane.compute.host.binaries import PostgresUnusable, check_programs
@@ -40,9 +35,7 @@ from controlplane.operations import under_way
 from controlplane.operations.engine.scheduling import HostAway
 from controlplane.operations.locks import noting_failures
 from controlplane.operations.own_host import HostTaken, own_host, was_declared_lost
-from controlplane.operations.queue.beat import beat
-from controlplane.operations.queue.connector import queue_connector
-from controlplane.operations.queue.lane_jobs import MAX_CONCURRENT_MOVES, LaneJobs
+from controlplane.operations.queue.runner import MAX_CONCURRENT_MOVES, Queue, Runner
 from controlplane.operations.rounds import at_rest, vitals
 from controlplane.operations.rounds.reconcile import stop_all_computes
 from controlplane.operations.rounds.upkeep import (
@@ -52,30 +45,25 @@ from controlplane.operations.rounds.upkeep import (
     publish_region_address,
     publish_settings,
 )
+from controlplane.operations.tasks import do
 from controlplane.process_accounts import manage_files_as_root
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_INTERVAL = 2.0  # seconds
-# Seconds between two looks of a queue that has heard of nothing.
-POLL_INTERVAL = 60.0
-# Seconds without a heartbeat after which a worker counts as dead and its jobs are retried.
-DEAD_AFTER = 8.0
-# Seconds before a queue's worker is started again after the database failed it.
-QUEUE_RETRY_DELAY = 0.5
-
 
 class Outage:
     """Says once that the database does not answer, however many jobs and rounds meet it, and once
-    that it answers again. Used by the event loop's thread only."""
+    that it answers again."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._since: float | None = None
 
-    def begins(self, error: BaseException | None) -> None:
-        if self._since is None:
-            self._since = time.monotonic()
-            log.warning("database does not answer", extra={"error": str(error).strip()})
+    def begins(self, error: Exception) -> None:
+        with self._lock:
+            if self._since is None:
+                self._since = time.monotonic()
+                log.warning("database does not answer", extra={"error": str(error).strip()})
 
     def ends(self) -> None:
         if self._since is not None:
@@ -117,96 +105,57 @@ class Command(BaseCommand):
         hold_outbound(host)
         publish(host)
         served = {"host": host.id, "region": host.region_id, "version": perch_version()}
-        log.info("serving", extra={**served, "queues": [*queues_of(host), outbox.QUEUE]})
+        queues = queues_of(host)
+        served = {"host": host.id, "region": host.region_id, "version": perch_version()}
+        log.info("serving", extra={**served, "queues": [queue.name for queue in queues]})
         sampling.begin_in_thread("worker")
-        # The tasks' own app keeps Django's connector: their jobs must be part of their
-        # transactions.
-        app = django_app.with_connector(queue_connector())
+        runner = Runner(queues, do, outage=outage.begins)
         with sole_holder("worker") as alone:
-            asyncio.run(work(app, host, [*all_rounds(), *begun], alone=alone))
+            if alone:
+                # No other process runs jobs of this host any more, whatever it had begun.
+                of_lanes = [queue.name for queue in queues if queue.name != outbox.QUEUE]
+                runner.beat(of_lanes, dead_after=0)
+            asyncio.run(work(runner, host, [*all_rounds(), *begun]))
 
 
-async def work(app: App, host: Host, rounds: Sequence[Round], *, alone: bool) -> None:
-    """Run jobs and rounds until a signal ends this process. If `alone`, no other worker runs on
-    this host's state, so the jobs that an earlier worker had begun are retried at once."""
-    # One thread for all that can be busy at once, so that no job or round waits for a thread: a job
-    # takes its thread only once it has a slot of its lane.
-    slots = sum(settings.LANE_SLOTS.values()) + settings.WEBHOOK_SLOTS
-    threads = ThreadPoolExecutor(slots + len(rounds))
-    asyncio.get_running_loop().set_default_executor(threads)
-    async with app.open_async():
-        if alone:
-            await revive_jobs(app, queues_of(host), silent_for=0)
-        beside = [asyncio.create_task(repeat(one, host)) for one in rounds]
-        beside.append(asyncio.create_task(revive_stalled_jobs(app, host)))
-        try:
-            await run_lanes(app, host)
-        finally:
-            for task in beside:
-                task.cancel()
-
-
-async def run_lanes(app: App, host: Host) -> None:
-    """Run the jobs of all lanes until a signal ends this process.
-
-    Jobs that no lane has taken by then stay in the queue, where the next worker finds them. Jobs
-    that have begun are waited for.
-    """
-    stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+def queues_of(host: Host) -> list[Queue]:
+    """The queues of the host's lanes, from which only its one worker takes jobs, and that of the
+    webhooks."""
+    slots = settings.LANE_SLOTS
     lanes = [
-        asyncio.create_task(run_queue(app, host.queue(lane), lane, settings.LANE_SLOTS[lane]))
+        Queue(
+            host.queue(lane),
+            slots[lane],
+            moves=MAX_CONCURRENT_MOVES if lane == Lane.UPKEEP else slots[lane],
+        )
         for lane in Lane
     ]
-    lanes.append(
-        asyncio.create_task(run_queue(app, outbox.QUEUE, "webhooks", settings.WEBHOOK_SLOTS))
-    )
-    until = asyncio.create_task(stopped.wait())
-    await asyncio.wait([*lanes, until], return_when=asyncio.FIRST_COMPLETED)
-    # A cancelled Procrastinate worker takes no more jobs, and ends after its last one. A job that
-    # still waits for its branches is given up; one that waits for a webhook's receiver is cut off.
+    return [*lanes, Queue(outbox.QUEUE, settings.WEBHOOK_SLOTS, moves=0)]
+
+
+async def work(runner: Runner, host: Host, rounds: Sequence[Round]) -> None:
+    """Run jobs and rounds until a signal ends this process. Then jobs that wait stay in the queue,
+    where the next worker finds them, and those that have begun are waited for."""
+    loop = asyncio.get_running_loop()
+    # One thread for all that can be busy at once, so that no round waits for a thread.
+    loop.set_default_executor(ThreadPoolExecutor(len(rounds) + 1))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, runner)
+    beside = [asyncio.create_task(repeat(one, host)) for one in rounds]
+    try:
+        await asyncio.to_thread(runner.run)
+    finally:
+        for task in beside:
+            task.cancel()
+
+
+def stop(runner: Runner) -> None:
+    # A job that still waits for its branches is given up; one that waits for a webhook's receiver
+    # is cut off.
     under_way.ending.set()
     for feature in features():
         feature.end()
-    for task in (*lanes, until):
-        task.cancel()
-    for ended in await asyncio.gather(*lanes, return_exceptions=True):
-        if isinstance(ended, Exception):
-            raise ended
-
-
-async def run_queue(app: App, queue: str, name: str, slots: int) -> None:
-    """Run the jobs of the queue until cancelled.
-
-    If the database fails it, Procrastinate's worker waits for the jobs that it had begun, and ends.
-    Another one is then started in its place. Other queues are not affected.
-    """
-    while True:
-        try:
-            await run_jobs(app, queue, name, slots)
-        except ConnectorException as error:
-            outage.begins(error.__cause__)
-        await asyncio.sleep(QUEUE_RETRY_DELAY)
-
-
-async def run_jobs(app: App, queue: str, name: str, slots: int) -> None:
-    of_queue = app.with_connector(app.connector)
-    of_queue.job_manager = LaneJobs(
-        app.connector, slots=slots, moves=MAX_CONCURRENT_MOVES if name == Lane.UPKEEP else slots
-    )
-    await of_queue.run_worker_async(
-        queues=[queue],
-        name=name,
-        concurrency=slots,
-        delete_jobs="always",
-        # New jobs are notified, and so are those that become due (`queue.beat`).
-        fetch_job_polling_interval=POLL_INTERVAL,
-        update_heartbeat_interval=POLL_INTERVAL,
-        stalled_worker_timeout=DEAD_AFTER,
-        shutdown_graceful_timeout=60,
-        install_signal_handlers=False,
-    )
+    runner.stop()
 
 
 async def repeat(one: Round, host: Host) -> None:
@@ -253,42 +202,6 @@ async def pause(one: Round) -> None:
         if await at_rest.wait_at_rest(one.at_rest - one.interval):
             await asyncio.sleep(one.interval)
         vitals.rounds.rest(name, one.interval)
-
-
-async def revive_stalled_jobs(app: App, host: Host) -> None:
-    """Write the heartbeats, and put back the jobs of workers whose heartbeat has stopped."""
-    queues = [*queues_of(host), outbox.QUEUE]
-    while True:
-        try:
-            if await beat(app.connector, queues, dead_after=DEAD_AFTER):
-                await revive_jobs(app, queues, silent_for=DEAD_AFTER)
-        except ConnectorException as error:
-            outage.begins(error.__cause__)
-        await asyncio.sleep(HEARTBEAT_INTERVAL)
-
-
-def queues_of(host: Host) -> list[str]:
-    """The queues from which only the host's one worker takes jobs."""
-    return [host.queue(lane) for lane in Lane]
-
-
-async def revive_jobs(app: App, queues: Sequence[str], *, silent_for: float) -> None:
-    """Put back the running jobs of workers without a heartbeat for `silent_for` seconds."""
-    for queue in queues:
-        stalled = await app.job_manager.get_stalled_jobs(
-            queue=queue, seconds_since_heartbeat=silent_for
-        )
-        for job in stalled:
-            fields = {"job": job.id, **job.task_kwargs}
-            try:
-                await app.job_manager.retry_job(job, retry_at=clock.now())
-            except ConnectorException as error:
-                if not isinstance(error.__cause__, RaiseException):
-                    raise
-                # Its worker was only slow: it has finished the job meanwhile.
-                log.info("job ended meanwhile", extra=fields)
-            else:
-                log.warning("worker of a job exited, job retried", extra=fields)
 
 
 def _with_connections(one: Round, host: Host) -> None:

@@ -31,7 +31,7 @@ from controlplane.operations.engine.effects import go_back
 from controlplane.operations.engine.execution import withdraw
 from controlplane.operations.engine.replacing import give_up_replacing
 from controlplane.operations.engine.scheduling import dispatch
-from controlplane.operations.queue.deferring import has_begun, hasten_job, take_job_back
+from controlplane.operations.queue.jobs import has_begun, hasten_job, take_job_back
 from controlplane.operations.states import enter
 
 GIVING_UP = (OperationStatus.CANCELLING, OperationStatus.CANCELLED)
@@ -96,7 +96,7 @@ def _request_end(project: Project, operation: Operation, words: str) -> None:
     operation.retry_at = None
     operation.updated_at = max(now, operation.updated_at)
     operation.save(update_fields=["status", "error", "not_run_because", "retry_at", "updated_at"])
-    hasten_job(operation, project)
+    hasten_job(operation)
 
 
 def _may_be_applied(operation: Operation) -> bool:

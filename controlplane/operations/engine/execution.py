@@ -32,6 +32,7 @@ from controlplane.models import (
     Operation,
     OperationStatus,
     Project,
+    Run,
 )
 from controlplane.models.reading import Reading
 from controlplane.operations.actions.computes import StartRefused
@@ -50,7 +51,7 @@ from controlplane.operations.engine.scheduling import dispatch
 from controlplane.operations.engine.undoing import undo, undo_data
 from controlplane.operations.locks import locked_project
 from controlplane.operations.own_host import HostTaken, refuse_if_taken
-from controlplane.operations.queue.deferring import Run, enqueue_operation
+from controlplane.operations.queue.jobs import enqueue_operation
 from controlplane.operations.service_quality import note_start
 from controlplane.operations.under_way import HandedBack, UnderWay, holding_branches, registered
 

@@ -32,7 +32,7 @@ from controlplane.operations.actions.table import actions
 from controlplane.operations.details import Details
 from controlplane.operations.engine import step_history
 from controlplane.operations.locks import EndsRound
-from controlplane.operations.queue.deferring import enqueue_operation
+from controlplane.operations.queue.jobs import enqueue_operation
 from controlplane.operations.queue.lanes import enter_lane, move_ahead
 
 # The most operations of a project that are dispatched at once in each lane. The others stay

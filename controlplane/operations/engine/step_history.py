@@ -19,9 +19,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.compute.host.steps import Step, now, recording
-from controlplane.models import UNFINISHED, Host, Operation
+from controlplane.models import UNFINISHED, Host, Operation, Run
 from controlplane.operations.actions.words import failure_message, without_paths
-from controlplane.operations.queue.deferring import Run, picked_up_at
+from controlplane.operations.queue.jobs import picked_up_at
 
 # The steps that are not part of the work. A wait for the branches' locks is left out if it was
 # short.

@@ -4,7 +4,7 @@ project's lock (`locks.locked_project`)."""
 from collections.abc import Sequence
 
 from controlplane.models import HANDED_OVER, Lane, Operation, Project
-from controlplane.operations.queue.deferring import move_job
+from controlplane.operations.queue.jobs import move_job
 
 
 def move_ahead(project: Project, operations: Sequence[Operation]) -> None:

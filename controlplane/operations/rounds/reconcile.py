@@ -12,7 +12,6 @@ from contextlib import suppress
 from datetime import datetime
 
 from django.conf import settings
-from django.db import connection
 
 from controlplane import clock
 from controlplane.actors import PLATFORM
@@ -28,12 +27,14 @@ from controlplane.models import (
     Endpoint,
     EndpointState,
     Host,
+    Job,
+    JobTask,
     Operation,
 )
 from controlplane.operations.disk import start_refusal
 from controlplane.operations.locks import apart, left_if_busy, locked_project
 from controlplane.operations.own_host import is_own
-from controlplane.operations.queue.deferring import enqueue_operation
+from controlplane.operations.queue.jobs import enqueue_operation
 from controlplane.operations.states import enter
 
 log = logging.getLogger(__name__)
@@ -203,10 +204,6 @@ def redispatch_lost_operations(host: Host) -> None:
     Jobs and operations are written in one transaction, so this finds something only after somebody
     has emptied the queue by hand.
     """
-    jobs = (
-        "SELECT args->>'operation_id' FROM procrastinate_jobs"
-        " WHERE status IN ('todo', 'doing') AND task_name = 'controlplane.run_operation'"
-    )
     # Read the operations first: one dispatched between the two queries must not look lost.
     running = list(
         Operation.objects.filter(
@@ -215,10 +212,10 @@ def redispatch_lost_operations(host: Host) -> None:
     )
     if not running:
         return
-    with connection.cursor() as cursor:
-        cursor.execute(jobs)
-        present = {row[0] for row in cursor.fetchall()}
-    for operation_id in map(str, running):
+    ids = list(map(str, running))
+    jobs = Job.objects.filter(task=JobTask.RUN_OPERATION, subject__in=ids)
+    present = set(jobs.values_list("subject", flat=True))
+    for operation_id in ids:
         if operation_id in present:
             continue
         with apart(operation_id):

@@ -35,20 +35,11 @@ from controlplane.services.hosts import list_hosts, list_regions, problems_of
 MAX_WAIT = {Lane.WAKES: 5, Lane.REQUESTS: 30, Lane.UPKEEP: 600}
 MAX_WEBHOOKS_WAIT = 60
 
-# A job has waited since its last event that is not its start, or since its scheduled time if that
-# is later.
 QUEUES = """
-SELECT j.queue_name, count(*) FILTER (WHERE j.status = 'todo'),
-    count(*) FILTER (WHERE j.status = 'doing'),
-    coalesce(extract(epoch FROM now() - min(greatest(waits.since, j.scheduled_at))
-        FILTER (WHERE j.status = 'todo' AND coalesce(j.scheduled_at, now()) <= now())), 0)
-FROM procrastinate_jobs j
-CROSS JOIN LATERAL (
-    SELECT max(e.at) AS since FROM procrastinate_events e
-    WHERE e.job_id = j.id AND e.type <> 'started'
-) AS waits
-WHERE j.queue_name = ANY(%s) AND j.status IN ('todo', 'doing')
-GROUP BY j.queue_name
+SELECT queue, count(*) FILTER (WHERE taken_by IS NULL), count(taken_by),
+    coalesce(extract(epoch FROM now() - min(due_at)
+        FILTER (WHERE taken_by IS NULL AND due_at <= now())), 0)
+FROM controlplane_job WHERE queue = ANY(%s) GROUP BY queue
 """
 
 

@@ -1,6 +1,5 @@
 """All processes compare times by the database's clock, because a host's clock may be wrong."""
 
-import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -11,15 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import connection
-from procrastinate.jobs import Job
-from procrastinate.testing import InMemoryConnector
 
 from controlplane import clock
 from controlplane.compute.catalog.reading import end_sessions_begun_before
 from controlplane.database.base import BoundedConnection, check_good
 from controlplane.models import Account, Host
 from controlplane.operations.own_host import adopt_host
-from controlplane.operations.queue.lane_jobs import LaneJobs
 from controlplane.operations.rounds.upkeep import publish
 from controlplane.services.monitoring.health import examine
 from controlplane.services.waking import start_for_client
@@ -77,24 +73,6 @@ class TestWrongClock:
         assert abs(started.created_at - database_time()) < timedelta(seconds=1)
         assert started.dispatched_at is not None
         assert abs(started.dispatched_at - database_time()) < timedelta(seconds=1)
-
-    def test_a_job_is_retried_at_its_time(self) -> None:
-        retried_at: list[datetime] = []
-
-        class Queue(InMemoryConnector):
-            async def execute_query_async(self, query: str, **arguments: Any) -> None:
-                retried_at.append(arguments["retry_at"])
-
-        job = Job(
-            id=1, queue="q", lock=None, queueing_lock=None, task_name="t", worker_id=1, attempts=0
-        )
-        lane = LaneJobs(Queue(), slots=2, moves=2)
-        asyncio.run(lane.retry_job(job))
-        # Procrastinate computes this by the host's clock.
-        asyncio.run(lane.retry_job(job, datetime.now(UTC) + timedelta(seconds=1)))
-        at_once, later = (at - database_time() for at in retried_at)
-        assert abs(at_once) < timedelta(seconds=1)
-        assert timedelta(0) < later < timedelta(seconds=2)
 
     def test_a_computes_times_are_converted(self) -> None:
         """A compute uses its host's clock."""

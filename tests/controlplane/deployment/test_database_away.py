@@ -29,7 +29,7 @@ from tests.controlplane.rows import make_project
 from tests.support.client import ENDED
 from tests.support.processes import processes_of
 from tests.support.project import Project, refusal
-from tests.support.stack import ROOT, Stack
+from tests.support.stack import ROOT
 from tests.support.waiting import load, wait_for
 
 
@@ -126,44 +126,41 @@ def end_waiting(
 
 
 @pytest.mark.thorough
-def test_after_a_failed_heartbeat_others_follow(stack: Stack) -> None:
-    with stack.database() as holder, stack.database() as observer:
-        # Heartbeats of a worker that another test has killed stay for a while.
-        observer.execute(
-            "CREATE TEMP TABLE living AS SELECT id FROM procrastinate_workers"
-            " WHERE last_heartbeat > now() - interval '5 s'"
-        )
+def test_after_a_failed_heartbeat_others_follow(project: Project) -> None:
+    database = project.stack.database
+    with database() as holder, database() as observer, project.locked():
+        asked = project.client.post(project.endpoint_path(rest="/restart"))
+        job = f"FROM controlplane_job WHERE subject = '{asked['operations'][0]['id']}'"
+        taken = f"SELECT {job} AND taken_by IS NOT NULL".encode()
+        wait_for(lambda: observer.execute(taken).fetchall(), "the job to be taken")
         with holder.transaction():
-            holder.execute("SELECT FROM procrastinate_workers FOR UPDATE")
-            end_waiting(observer, "UPDATE procrastinate_workers")
+            holder.execute(f"SELECT {job} FOR UPDATE".encode())
+            end_waiting(observer, "UPDATE controlplane_job SET seen_at")
         observer.execute("CREATE TEMP TABLE broken_off AS SELECT clock_timestamp() AS at")
-        heard = (
-            "SELECT bool_and(last_heartbeat > at) FROM living"
-            " JOIN procrastinate_workers USING (id), broken_off"
-        )
-        wait_for(lambda: observer.execute(heard).fetchone() == (True,), "all to be heard")
+        seen = f"SELECT seen_at > (SELECT at FROM broken_off) {job}".encode()
+        wait_for(lambda: observer.execute(seen).fetchone() == (True,), "a sign of life")
+    project.done(asked)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("ending", ["finish_job", "retry_job"])
+@pytest.mark.parametrize("ending", ["DELETE FROM", "UPDATE"])
 def test_a_job_whose_end_cannot_be_written_ends_nevertheless(project: Project, ending: str) -> None:
     with project.stack.database() as holder, project.stack.database() as observer:
         with holder.transaction():
             with project.locked():
                 asked = project.client.post(project.endpoint_path(rest="/restart"))
-                job = (
-                    f"SELECT FROM procrastinate_jobs WHERE lock = '{asked['operations'][0]['id']}'"
-                )
-                taken = f"{job} AND status = 'doing'".encode()
+                operation_id = asked["operations"][0]["id"]
+                job = f"SELECT FROM controlplane_job WHERE subject = '{operation_id}'"
+                taken = f"{job} AND taken_by IS NOT NULL".encode()
                 wait_for(lambda: observer.execute(taken).fetchall(), "the job to be taken")
                 holder.execute(f"{job} FOR UPDATE".encode())
-                if ending == "retry_job":
+                if ending == "UPDATE":
                     row = "SELECT FROM controlplane_project WHERE id = %s FOR UPDATE"
                     holder.execute(row, [project.id])
-            if ending == "retry_job":
+            if ending == "UPDATE":
                 # The attempt fails at its end, so it must be repeated.
                 end_waiting(observer, PROJECT_LOCK)
-            end_waiting(observer, f"procrastinate_{ending}")
+            end_waiting(observer, f"{ending} controlplane_job")
         wait_for(lambda: not observer.execute(job.encode()).fetchall(), "the job's end")
     project.done(asked)
 
@@ -173,15 +170,14 @@ def test_a_lane_that_was_interrupted_continues_by_itself(project: Project) -> No
     worker = processes_of(project.stack, "worker")
     database = project.stack.database
     with database() as holder, database() as observer, holder.transaction():
-        holder.execute("LOCK TABLE procrastinate_jobs IN EXCLUSIVE MODE")
-        # An idle lane looks for jobs once a minute.
-        end_waiting(observer, "SET status = 'doing'", timeout=90)
+        holder.execute("LOCK TABLE controlplane_job IN EXCLUSIVE MODE")
+        end_waiting(observer, "UPDATE controlplane_job SET seen_at")
     project.done(project.client.post(project.endpoint_path(rest="/restart")))
     assert processes_of(project.stack, "worker") == worker
 
 
 def test_lanes_listen_again_after_a_database_that_accepted_no_connection(project: Project) -> None:
-    listening = "FROM pg_stat_activity WHERE query LIKE 'LISTEN %procrastinate_queue%'"
+    listening = "FROM pg_stat_activity WHERE query LIKE 'LISTEN %perch_jobs#%'"
     count = f"SELECT count(*) {listening}".encode()
     with project.stack.database() as database:
         name = database.info.dbname
@@ -202,9 +198,9 @@ def test_a_request_whose_job_cannot_be_written_is_refused_as_in_an_outage(projec
     database, path = project.stack.database, project.endpoint_path(rest="/restart")
     with ThreadPoolExecutor(1) as thread, database() as holder, database() as observer:
         with holder.transaction():
-            holder.execute("LOCK TABLE procrastinate_jobs IN EXCLUSIVE MODE")
+            holder.execute("LOCK TABLE controlplane_job IN EXCLUSIVE MODE")
             asked = thread.submit(project.client.call, "POST", path)
-            end_waiting(observer, "procrastinate_defer")
+            end_waiting(observer, 'INSERT INTO "controlplane_job"')
         answer = asked.result()
     assert refusal(answer) == (503, "the database does not answer; try again")
     assert answer.headers["Retry-After"] == "1"
@@ -214,7 +210,7 @@ def test_a_request_whose_job_cannot_be_written_is_refused_as_in_an_outage(projec
 # docs/how-to/operating.md; the tests' services have two processes of the proxy.
 DOCUMENTED = {
     "perch-api": 17,
-    "perch-worker": 16,
+    "perch-worker": 11,
     "perch-proxy": 10,
     "perch-metrics": 2,
     "perch-up": 2,
@@ -259,7 +255,7 @@ def test_no_process_has_more_than_documented(project: Project) -> None:
 
 @override_settings(PROXY_PROCESSES=4)
 def test_two_hosts_fit_debians_limit() -> None:
-    assert needed_connections(hosts=2) == 97
+    assert needed_connections(hosts=2) == 87
     with override_settings(PROXY_PROCESSES=2):
         assert {f"perch-{name}": most for name, most in most_connections().items()} == DOCUMENTED
 

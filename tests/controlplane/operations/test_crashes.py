@@ -93,8 +93,8 @@ def test_an_interrupted_attempt_is_recorded_by_the_next(service: Service) -> Non
     def is_picked_up() -> bool:
         with service.stack.database() as connection:
             row = connection.execute(
-                "SELECT count(*) FROM procrastinate_jobs"
-                " WHERE status = 'doing' AND task_name = 'controlplane.run_operation'"
+                "SELECT count(*) FROM controlplane_job"
+                " WHERE taken_by IS NOT NULL AND task = 'run_operation'"
             ).fetchone()
         return row == (1,)
 

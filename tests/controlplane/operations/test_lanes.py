@@ -1,7 +1,7 @@
 """Operations of one account or project do not delay those of others: lanes, and shares of them."""
 
-import json
 import time
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ import psutil
 import psycopg
 import pytest
 from django.db import connection
-from procrastinate.testing import InMemoryConnector
+from django.test.utils import CaptureQueriesContext
 
 from controlplane.models import (
     Account,
@@ -27,7 +27,7 @@ from controlplane.operations.details import MoveProjectDetails, SuspendComputeDe
 from controlplane.operations.engine import scheduling
 from controlplane.operations.engine.scheduling import Step
 from controlplane.operations.locks import locked_project
-from controlplane.operations.queue.lane_jobs import LaneJobs
+from controlplane.operations.queue.runner import Queue
 from controlplane.services.waking import start_for_client
 from tests.controlplane.hanging_operations import crowd
 from tests.controlplane.rows import make_project
@@ -51,7 +51,7 @@ def wake(project: Project) -> float:
 def under_way(project: Project) -> int:
     """Return the number of jobs that the worker has taken."""
     with project.stack.database() as database:
-        jobs = database.execute("SELECT id FROM procrastinate_jobs WHERE status = 'doing'")
+        jobs = database.execute("SELECT id FROM controlplane_job WHERE taken_by IS NOT NULL")
         return len(jobs.fetchall())
 
 
@@ -146,7 +146,7 @@ def lane_of_job(operation: Operation) -> str | None:
     """Return the lane whose queue has the operation's only job."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT queue_name FROM procrastinate_jobs WHERE args->>'operation_id' = %s",
+            "SELECT queue FROM controlplane_job WHERE subject = %s",
             [str(operation.id)],
         )
         rows = cursor.fetchall()
@@ -158,7 +158,7 @@ def take(operation: Operation) -> None:
     """Take the operation's job as a worker does."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE procrastinate_jobs SET status = 'doing' WHERE args->>'operation_id' = %s",
+            "UPDATE controlplane_job SET taken_by = gen_random_uuid() WHERE subject = %s",
             [str(operation.id)],
         )
 
@@ -286,17 +286,6 @@ class TestShareOfAProject:
         assert operation.status == "running"
 
 
-class OnTheTestsConnection(InMemoryConnector):
-    """Runs the queue's statements in the transaction of the test."""
-
-    async def execute_query_all_async(self, query: str, **arguments: Any) -> list[dict[str, Any]]:
-        with connection.cursor() as cursor:
-            cursor.execute(query, arguments)
-            names = [column.name for column in cursor.description]
-            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        return [{**row, "args": json.loads(row["args"])} for row in rows]
-
-
 def test_few_moves_run_at_once_beside_other_work(account: Account, host: Host) -> None:
     """A client that connects to a project waits for the whole move, so each has to be quick."""
     move: dict[str, Any] = {"holds_project": True, "details": MoveProjectDetails(to="another")}
@@ -304,30 +293,16 @@ def test_few_moves_run_at_once_beside_other_work(account: Account, host: Host) -
         project_id = make_project(account, host).id
         with locked_project(project_id) as project:
             scheduling.schedule(project, [Step(action, **how)], lane=Lane.UPKEEP)
-    with connection.cursor() as cursor:
-        cursor.execute("INSERT INTO procrastinate_workers DEFAULT VALUES RETURNING id")
-        (worker,) = cursor.fetchone()
+    process = uuid.uuid4()
 
-    def taken(lane: LaneJobs) -> str | None:
-        with pytest.raises(StopIteration) as ended:
-            lane.fetch_job([host.queue(Lane.UPKEEP)], worker).send(None)
-        job = ended.value.value
-        if job is None:
-            return None
-        return Operation.objects.get(id=job.task_kwargs["operation_id"]).action
+    def taken(queue: Queue) -> str | None:
+        # A client that connects waits for each statement.
+        with CaptureQueriesContext(connection) as statements:
+            job = queue.take(process)
+        assert len(statements) == 1
+        return job.action if job else None
 
-    lane = LaneJobs(OnTheTestsConnection(), slots=20, moves=2)
-    found = [taken(lane) for _ in range(4)]
+    queue = Queue(host.queue(Lane.UPKEEP), slots=20, moves=2)
+    found = [taken(queue) for _ in range(4)]
     assert found == [Action.MOVE_PROJECT, Action.MOVE_PROJECT, Action.DELETE_TENANT, None]
-    other_lane = LaneJobs(OnTheTestsConnection(), slots=20, moves=20)
-    assert taken(other_lane) == Action.MOVE_PROJECT
-
-
-@pytest.mark.thorough
-def test_the_job_is_enqueued_by_one_statement(project: Project) -> None:
-    """A transaction around it would cost a waiting client two more round trips."""
-    project.suspend()
-    with project.stack.database() as observer:
-        last = "SELECT query FROM pg_stat_activity WHERE state = 'idle' AND query ~* %s"
-        asked = observer.execute(last, ["^\\s*UPDATE procrastinate_jobs SET status = 'doing'"])
-        assert asked.fetchall()
+    assert taken(Queue(queue.name, slots=20, moves=20)) == Action.MOVE_PROJECT

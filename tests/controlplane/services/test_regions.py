@@ -159,7 +159,7 @@ class TestCommand:
         rows = (Region, Host, Project, Branch, Endpoint, Operation)
         assert [row.objects.count() for row in rows] == [0] * 6
         with connection.cursor() as cursor:
-            cursor.execute("SELECT FROM procrastinate_jobs")
+            cursor.execute("SELECT FROM controlplane_job")
             assert cursor.rowcount == 0
 
     def test_a_region_whose_worker_runs_is_not_removed(self, host: Host) -> None:

@@ -88,7 +88,7 @@ class TestProblems:
         start_for_client(Endpoint.objects.get(project=project).id)
         assert examine().problems == []
         with connection.cursor() as cursor:
-            cursor.execute("UPDATE procrastinate_events SET at = at - interval '20 s'")
+            cursor.execute("UPDATE controlplane_job SET due_at = due_at - interval '20 s'")
         health = examine()
         assert health.problems == ["lane_waits"]
         wakes = health.details["lanes"][0]
@@ -103,7 +103,8 @@ class TestProblems:
         assert examine().problems == []
         with connection.cursor() as cursor:
             cursor.execute(
-                "UPDATE procrastinate_events SET at = at - interval '70 s' WHERE type = 'deferred'"
+                "UPDATE controlplane_job SET due_at = due_at - interval '70 s'"
+                " WHERE due_at <= now()"
             )
         health = examine()
         assert health.problems == ["webhooks_wait"]

@@ -145,7 +145,7 @@ def test_receivers_that_hang_delay_no_others_and_use_only_some_slots(
 def jobs_under_way(stack: Stack, webhook_ids: list[str]) -> int:
     with stack.database() as database:
         row = database.execute(
-            "SELECT count(*) FROM procrastinate_jobs WHERE status = 'doing' AND lock = ANY(%s)",
+            "SELECT count(taken_by) FROM controlplane_job WHERE subject = ANY(%s)",
             [webhook_ids],
         ).fetchone()
     assert row is not None

@@ -240,21 +240,21 @@ def test_another_worker_may_take_a_job_of_the_same_webhook_at_the_same_time(
     with webhook.stack.database() as other, webhook.stack.database() as observer:
         with other.transaction():
             other.execute(
-                "INSERT INTO procrastinate_jobs (queue_name, task_name, lock, status)"
-                " VALUES ('webhooks', 'controlplane.send_deliveries', %s, 'doing')",
+                "INSERT INTO controlplane_job (queue, task, subject, account_id, taken_by, seen_at)"
+                " VALUES ('webhooks', 'send_deliveries', %s, 0, gen_random_uuid(), 'infinity')",
                 [webhook.id],
             )
             webhook.write_events(["taken twice"])
             waits = (
                 "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-                " AND query LIKE '%UPDATE procrastinate_jobs%'"
+                " AND query LIKE '%UPDATE controlplane_job SET taken_by%'"
             )
             wait_for(lambda: observer.execute(waits).fetchall(), "the worker to take the other")
         # The other worker has it; once that job has ended, this one continues.
         wait_for(lambda: not observer.execute(waits).fetchall(), "the worker to see it")
         assert receiver.messages == []
         other.execute(
-            "DELETE FROM procrastinate_jobs WHERE lock = %s AND status = 'doing'", [webhook.id]
+            "DELETE FROM controlplane_job WHERE subject = %s AND seen_at = 'infinity'", [webhook.id]
         )
     receiver.await_messages(1)
     assert processes_of(webhook.stack, "worker") == [worker]

@@ -53,7 +53,7 @@ def make_older(delivery: WebhookDelivery, **ago: timedelta) -> None:
 
 def jobs() -> int:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM procrastinate_jobs")
+        cursor.execute("SELECT count(*) FROM controlplane_job")
         return int(cursor.fetchone()[0])
 
 
@@ -173,7 +173,7 @@ class TestRounds:
         look_after_webhooks(host)
         assert jobs() == 1
         with connection.cursor() as cursor:
-            cursor.execute("DELETE FROM procrastinate_jobs")
+            cursor.execute("DELETE FROM controlplane_job")
         for _ in range(2):
             look_after_webhooks(host)
             assert jobs() == 1
