@@ -116,5 +116,7 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.RunSQL([NOTIFY, OUTBOX, CARRY_OVER]),
+        migrations.RunSQL(NOTIFY),
+        migrations.RunSQL(OUTBOX),
+        migrations.RunSQL(CARRY_OVER),
     ]
