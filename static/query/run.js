@@ -70,7 +70,7 @@
   const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
 
   async function ask(asked) {
-    const body = new FormData(form);
+    const body = new URLSearchParams(new FormData(form));
     if (asked.other) body.set("other", asked.other);
     const answer = await fetch(form.dataset.cancel, { method: "POST", body });
     return answer.json();
