@@ -10,6 +10,7 @@ import requests
 
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import RunningProxy
+from tests.support.waiting import load
 
 
 def connection_string(
@@ -40,7 +41,7 @@ class SqlClient:
     def post(self, body: Any, *, connection: str | None = None, **modes: str) -> requests.Response:
         asked = {"raw_text_output": "true", "array_mode": "true", **modes}
         return self.session.post(
-            self.url, json=body, headers=headers(connection, **asked), timeout=30
+            self.url, json=body, headers=headers(connection, **asked), timeout=30 * load()
         )
 
     def query(self, query: str, *params: Any, **modes: str) -> Any:
