@@ -37,8 +37,8 @@ from controlplane.database.secret_keys import refuse_other_key
 from controlplane.database.version import (
     TOO_OLD,
     is_too_old,
-    known_migrations,
     refuse_other_version,
+    unknown_migrations,
 )
 from controlplane.environment import Unstored
 from controlplane.models import Host, LogReceiver
@@ -157,9 +157,9 @@ def check_fits(manifest: Manifest, *, has_data: bool) -> None:
     whether that includes data of branches."""
     if is_too_old(set(manifest.migrations)):
         raise RestoreRefused(f"the backup is {TOO_OLD}")
-    if newer := set(manifest.migrations) - known_migrations():
+    if newer := unknown_migrations(manifest.migrations):
         raise RestoreRefused(
-            f"the backup was made by a newer Perch, {manifest.perch} (it knows {min(newer)}): "
+            f"the backup was made by a newer Perch, {manifest.perch} (it knows {newer[0]}): "
             "restore "
             "it with that version"
         )

@@ -4,7 +4,7 @@ metadata of another version. The exception is a rolling upgrade: a newer version
 database beside which older ones it runs, and their processes may start on it.
 """
 
-from collections.abc import Set
+from collections.abc import Collection, Set
 from functools import cache
 from importlib import metadata
 
@@ -22,6 +22,8 @@ MAX_NAMED = 3
 RUNS_BESIDE = "0046_peers"
 # The comment on Django's table of migrations that tells it to older versions.
 _NOTE = "runs beside "
+# The app whose tables were the queue of releases up to 0.2.
+FORMER_QUEUE = "procrastinate"
 TOO_OLD = "of a Perch older than 0.2.0: upgrade that to 0.2.0 first, and then to this version"
 
 Migration = tuple[str, str]
@@ -60,10 +62,10 @@ def is_too_old(migrations: Set[str]) -> bool:
     return 0 < len(squashed & migrations) < len(squashed)
 
 
-def known_migrations() -> set[str]:
-    """The names of all migrations that this version knows, as "controlplane.0001_initial",
-    including those that others replace."""
-    return set(map(".".join, _known(MigrationLoader(None))))
+def unknown_migrations(names: Collection[str]) -> list[str]:
+    """Those of the names, as "controlplane.0001_initial", that only a newer version can have."""
+    found = {(app, name) for app, _, name in (one.partition(".") for one in names)}
+    return sorted(map(".".join, _unknown(MigrationLoader(None), found)))
 
 
 def applied_migrations() -> set[str]:
@@ -98,7 +100,8 @@ def record_compatibility(**_: object) -> None:
     """After a migration: note in the database beside which older versions this one runs, unless a
     newer version has migrated it too."""
     loader = MigrationLoader(connection)
-    if loader.graph.nodes.keys() <= loader.applied_migrations.keys() <= _known(loader):
+    applied = set(loader.applied_migrations)
+    if loader.graph.nodes.keys() <= applied and not _unknown(loader, applied):
         with connection.cursor() as cursor:
             cursor.execute(f"COMMENT ON TABLE django_migrations IS '{_NOTE}{RUNS_BESIDE}'")
 
@@ -106,7 +109,7 @@ def record_compatibility(**_: object) -> None:
 def _refuse_unknown(loader: MigrationLoader, applied: set[Migration], *, beside: bool) -> None:
     if is_too_old({*map(".".join, applied)}):
         raise OtherVersion(f"the database is {TOO_OLD}")
-    unknown = sorted(map(".".join, applied - _known(loader)))
+    unknown = sorted(map(".".join, _unknown(loader, applied)))
     if unknown and not (beside and ("controlplane", _recorded_compatibility()) in _known(loader)):
         raise OtherVersion(
             f"the database was migrated by a newer Perch: it has "
@@ -122,6 +125,11 @@ def _recorded_compatibility() -> str:
             "SELECT obj_description('django_migrations'::regclass, 'pg_class')"
         ).fetchone()
     return str(row[0] or "").removeprefix(_NOTE) if row else ""
+
+
+def _unknown(loader: MigrationLoader, migrations: set[Migration]) -> set[Migration]:
+    found = migrations - _known(loader)
+    return {(app, name) for app, name in found if app != FORMER_QUEUE}
 
 
 def _known(loader: MigrationLoader) -> set[Migration]:
