@@ -20,12 +20,12 @@ def enqueue_sending(webhook: Webhook, *, at: datetime | None = None) -> None:
     This always adds a job, even if one waits already: that one may be reading the deliveries right
     now, and not see what the caller has written. A superfluous job finds nothing to do.
     """
-    Job.objects.create(
-        queue=QUEUE,
+    Job.enqueue(
+        QUEUE,
         task=JobTask.SEND_DELIVERIES,
         subject=webhook.id,
         account_id=webhook.account_id,
-        **({"due_at": at} if at else {}),
+        at=at,
     )
 
 

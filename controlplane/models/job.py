@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.contrib.postgres.functions import TransactionNow
 from django.db import models
@@ -66,6 +67,13 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task} {self.subject}"
+
+    @classmethod
+    def enqueue(cls, queue: str, *, at: datetime | None = None, **attributes: Any) -> None:
+        """Add a job that is taken at once, or not before `at`. Raises django.db.Error."""
+        if at is not None:
+            attributes["due_at"] = at
+        cls.objects.create(queue=queue, **attributes)
 
     @property
     def earlier_runs(self) -> list[Run]:

@@ -32,7 +32,7 @@ from tests.support.stack import Stack, new_state_dir, running_stack
 # Of the file with the filesystem, which takes what is written to it.
 IMAGE_BYTES = 40 << 30
 ROW_BYTES = 1000
-# Branches compared at each end of a series, and those between two deletions.
+# Branches compared at each end of a series, and the branches of each of its projects.
 ENDS, PER_PROJECT = 50, 250
 TARGET_P50, TARGET_BEYOND = 300, 200  # milliseconds
 

@@ -2,6 +2,7 @@
 
 import uuid
 from datetime import datetime
+from typing import Any
 
 from django.contrib.postgres.functions import TransactionNow
 from django.db import connection
@@ -28,7 +29,7 @@ def enqueue_operation(
         project,
         Lane(operation.lane),
         action=operation.action,
-        **({"due_at": at} if at else {}),
+        at=at,
     )
 
 
@@ -42,11 +43,9 @@ def enqueue_reading(reading: SchemaReading, project: Project) -> None:
     _enqueue(JobTask.READ_SCHEMA, str(reading.id), project, Lane.REQUESTS)
 
 
-def _enqueue(task: JobTask, subject: str, project: Project, lane: Lane, **more: object) -> None:
+def _enqueue(task: JobTask, subject: str, project: Project, lane: Lane, **more: Any) -> None:
     queue = project.host.queue(lane)
-    Job.objects.create(
-        queue=queue, task=task, subject=subject, account_id=project.account_id, **more
-    )
+    Job.enqueue(queue, task=task, subject=subject, account_id=project.account_id, **more)
 
 
 def has_begun(operation: Operation) -> bool:
