@@ -6,6 +6,7 @@ header, so it is read from the right, and only as far as the operator's own prox
 neither may import the other; a test compares both.
 """
 
+import hmac
 import ipaddress
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,15 @@ def client_context(client: str) -> Iterator[None]:
 def current() -> str:
     """The address of the browser whose request is being served; "" if none is."""
     return _current.get()
+
+
+def signed(secret: str) -> str:
+    """`current`, and its signature with the console's key, by which the API knows that it is the
+    console who says so. The API then counts wrong keys by user, although all come from here."""
+    if not (address := current()):
+        return ""
+    made = hmac.new(secret.encode(), f"perch client address {address}".encode(), "sha256")
+    return f"{address} {made.hexdigest()}"
 
 
 def client_of(peer: str, forwarded_for: str, proxies: Sequence[Network]) -> str:

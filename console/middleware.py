@@ -20,6 +20,7 @@ from console import client_address, logs
 from console.api.errors import AnotherSignIn, APIError, Unauthorized
 from console.api.management_api import ManagementAPI
 from console.forms.fields import AS_CURL
+from console.memory import Reservation
 from console.pages import service_notice
 from console.pages.problems import show_problem, wrong_method
 from console.request import ConsoleRequest, View
@@ -80,6 +81,28 @@ def _length(response: HttpResponseBase) -> int | None:
         return len(response.content)
     length = response.headers.get("Content-Length")
     return int(length) if length else None
+
+
+class MemoryMiddleware(Middleware):
+    """Gives each request a reservation of memory, which lasts until its answer has been sent. No
+    other middleware but the log may replace the answer, which would then not be closed."""
+
+    def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
+        request.memory = Reservation()
+        try:
+            response = self.get_response(request)
+            if isinstance(response, HttpResponse):
+                # What the page was made of is gone.
+                request.memory.shrink(len(response.content))
+        except BaseException:
+            request.memory.release()
+            raise
+        response._resource_closers.append(request.memory.release)  # type: ignore[attr-defined]
+        return response
+
+    def process_view(self, request: ConsoleRequest, view: View, *given: Any) -> None:
+        if not getattr(view, "public", False) and (sign_in := sessions.present(request)):
+            request.memory.account = sign_in.whose
 
 
 class HealthMiddleware(Middleware):

@@ -13,9 +13,11 @@ from django.http.request import UnreadablePostError
 from django.http.response import HttpResponseBase
 from django.utils.datastructures import MultiValueDict
 
+from console.memory import MemoryExhausted
 from console.pages.problems import (
     ask_to_sign_in,
     incomplete,
+    no_memory,
     too_large,
     too_many_fields,
     unexpected_file,
@@ -94,7 +96,10 @@ def _receive_file(request: ConsoleRequest, view: View) -> HttpResponse | None:
         return too_large(request, settings.LONGEST_IMPORT)
     request.upload_handlers.insert(0, FewParts(request))
     try:
+        request.memory.grow(2 * _length(request))
         request.POST  # noqa: B018 # The form is received now.
+    except MemoryExhausted:
+        return no_memory(request)
     except TooManyParts:
         return too_many_fields(request, MAX_PARTS)
     return None

@@ -8,6 +8,7 @@ from django.http.response import HttpResponseBase
 from django_htmx.middleware import HtmxDetails
 
 from console.api.management_api import ManagementAPI
+from console.memory import Reservation
 
 
 class ConsoleRequest(HttpRequest):
@@ -15,6 +16,8 @@ class ConsoleRequest(HttpRequest):
     # The management API as the signed-in user; absent on public pages. If a form was sent after
     # signing out, nobody is signed in: every call then raises Unauthorized.
     api: ManagementAPI
+    # What this request and its answer take up.
+    memory: Reservation
     # The answer may hold secrets, so it is not compressed (middleware.LeanMiddleware).
     shows_secrets: bool
     # A person sent this request, so it keeps the session awake.

@@ -106,8 +106,9 @@ class WholeBody:
 class ConsoleWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # gunicorn would let a client of this machine set SCRIPT_NAME and PATH_INFO.
+        # gunicorn would let a client of this machine set SCRIPT_NAME, PATH_INFO and the scheme.
         self.cfg.set("forwarder_headers", "")
+        self.cfg.set("secure_scheme_headers", {})
         # The origins of all connections. The first is the one whose last request began or ended
         # the longest time ago.
         self.connections: dict[Any, str] = {}

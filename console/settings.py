@@ -99,6 +99,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "console.middleware.RequestLogMiddleware",
+    "console.middleware.MemoryMiddleware",
     "console.middleware.HealthMiddleware",
     "console.middleware.LeanMiddleware",
     "django.middleware.security.SecurityMiddleware",

@@ -7,7 +7,22 @@ depends on them before that.
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+
+_is_left = ContextVar("_is_left", default=False)
+
+
+@contextmanager
+def flushing_later() -> Iterator[None]:
+    """Within the block nothing is flushed here: the caller flushes all of it afterwards."""
+    token = _is_left.set(True)
+    try:
+        yield
+    finally:
+        _is_left.reset(token)
 
 
 def rename(source: Path, target: Path) -> None:
@@ -48,9 +63,20 @@ def sync(place: Path | str, *, dir_fd: int | None = None) -> None:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(place, flags, dir_fd=dir_fd)
     try:
-        os.fsync(descriptor)
+        sync_open(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_open(descriptor: int) -> None:
+    """The same of an open file or directory. Raises OSError."""
+    if not flushes_later():
+        os.fsync(descriptor)
+
+
+def flushes_later() -> bool:
+    """Whether this runs within `flushing_later`."""
+    return _is_left.get()
 
 
 def _draft(path: Path, content: bytes, mode: int) -> Path:
@@ -62,7 +88,7 @@ def _draft(path: Path, content: bytes, mode: int) -> Path:
             os.fchmod(descriptor, mode)
             file.write(content)
             file.flush()
-            os.fsync(descriptor)
+            sync_open(descriptor)
     except BaseException:
         Path(name).unlink()
         raise

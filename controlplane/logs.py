@@ -145,7 +145,6 @@ def configuration(process: str) -> dict[str, Any]:
             "django": {"level": "WARNING", "handlers": []},
             # It logs every response of status 4xx or 5xx. The API logs those that matter itself.
             "django.request": {"level": "CRITICAL"},
-            # Its line for each job repeats what the engine logs for each operation.
             # It logs connections opened and closed as INFO, and each failed one as WARNING. The
             # worker and the commands say themselves that the database does not answer.
             "psycopg.pool": {"level": "WARNING" if process in POOLS_TELL else "ERROR"},

@@ -11,6 +11,8 @@ before each process.
 import ctypes
 import functools
 import grp
+import hashlib
+import hmac
 import os
 import pwd
 import resource
@@ -109,6 +111,11 @@ def in_use() -> bool:
 def keys_of(state_dir: Path, kind: str) -> Path:
     """The directory with the keys of a kind of process. Only its account may enter it."""
     return state_dir / "keys" / kind
+
+
+def console_key(secret: str) -> str:
+    """The console's secret key, if it has an account of its own."""
+    return hmac.new(secret.encode(), b"perch console", hashlib.sha256).hexdigest()
 
 
 def console_dir(state_dir: Path) -> Path:

@@ -23,6 +23,8 @@ from console.request import ConsoleRequest, public
 from console.sign_in import one_time_links, sessions
 from console.sign_in.sessions import Account
 
+TOO_OFTEN = "This key, or its account, has signed in too often. Wait a minute."
+
 
 class SignInForm(forms.Form):
     key = forms.CharField(
@@ -69,8 +71,9 @@ def sign_in(request: ConsoleRequest) -> HttpResponse:
         except APIError as problem:
             form.add_error(None, spell_out(problem))
         else:
-            sessions.sign_in(request, key=key, account=account, server=server.name)
-            return HttpResponseRedirect(_first_page(came_from, account))
+            if sessions.sign_in(request, key=key, account=account, server=server.name):
+                return HttpResponseRedirect(_first_page(came_from, account))
+            form.add_error(None, TOO_OFTEN)
     if form.has_error("key"):
         form.fields["key"].widget.render_value = False
     status = 422 if form.errors else 200
@@ -94,8 +97,8 @@ def by_link(request: ConsoleRequest) -> HttpResponse:
         except APIError as failure:
             # The failure says nothing about the key, so the link can still be used.
             return _show_link(request, code, failure)
-    if one_time_links.use_up(code) and account:
-        sessions.sign_in(request, key=key, account=account)
+    used = one_time_links.use_up(code)
+    if used and account and sessions.sign_in(request, key=key, account=account, by_link=True):
         return HttpResponseRedirect(_first_page(reverse("dashboard"), account))
     return _show_link(request, "", problem)
 

@@ -10,6 +10,7 @@ import json
 import re
 import socket
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,12 +22,17 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import NewConnectionError, ReadTimeoutError
 
-from console.turns import let_others
+from console.memory import BYTES_PER_VALUE
+from console.turns import in_turns, let_others
 
 MAX_RESPONSE_BYTES = 32 << 20  # bytes, after decompression
 READ_CHUNK_BYTES = 1 << 16
 # Values in an answer. An empty object takes 3 bytes of text, and 64 bytes of memory.
 MAX_JSON_VALUES = 1_000_000
+# Bytes of JSON that are decoded without a pause.
+MAX_PIECE_BYTES = 1 << 20
+# An object with one member has three times the size of a value.
+_BEFORE_VALUES = (b",", b"[", b"{", b"{")
 # Escapes of surrogates. A lone surrogate is half a character, which no page, cookie or address can
 # hold.
 _MAY_HOLD_HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -37,10 +43,20 @@ class TooLong(requests.RequestException):
     """The answer is longer than allowed."""
 
 
-def read_whole(answer: requests.Response, *, longest: int | None = None) -> bytes:
+class TooManyValues(ValueError):
+    """The JSON has more values than allowed."""
+
+
+Reserve = Callable[[int], None]
+
+
+def read_whole(
+    answer: requests.Response, *, longest: int | None = None, reserve: Reserve = lambda size: None
+) -> bytes:
     """Return the body of an answer that was requested with `stream=True`. `longest` is in bytes, by
-    default MAX_RESPONSE_BYTES. Raises TooLong if the body is longer, and what `requests` raises:
-    requests.Timeout when the time is over."""
+    default MAX_RESPONSE_BYTES. `reserve` is called with the bytes of each piece. Raises TooLong if
+    the body is longer, what `reserve` raises, and what `requests` raises: requests.Timeout when the
+    time is over."""
     body = bytearray()
     most = longest or MAX_RESPONSE_BYTES
     try:
@@ -48,6 +64,7 @@ def read_whole(answer: requests.Response, *, longest: int | None = None) -> byte
             body += piece
             if len(body) > most:
                 raise TooLong(f"longer than {most >> 20} MiB")
+            reserve(len(piece))
     except requests.ConnectionError as error:
         if isinstance(error.args[0], ReadTimeoutError):
             raise requests.ReadTimeout(str(error)) from error
@@ -55,14 +72,53 @@ def read_whole(answer: requests.Response, *, longest: int | None = None) -> byte
     return bytes(body)
 
 
-def read_json(content: bytes, *, most_values: int = MAX_JSON_VALUES) -> Any:
-    """Decode JSON, with a replacement character for each lone surrogate in its texts. Raises
-    ValueError if it is not JSON or has too many values, RecursionError if it is nested too
-    deeply."""
-    if sum(map(content.count, (b",", b"[", b"{"))) > most_values:
-        raise ValueError("too many values")
-    data = json.loads(content)
+def read_json(
+    content: bytes, *, most_values: int = MAX_JSON_VALUES, reserve: Reserve = lambda size: None
+) -> Any:
+    """Decode JSON, with a replacement character for each lone surrogate in its texts. `reserve` is
+    called before with the bytes that this and the text that is made of it take up. Raises
+    TooManyValues, ValueError if it is not JSON, RecursionError if it is nested too deeply, and what
+    `reserve` raises."""
+    values = _count_values(content)
+    if values > most_values:
+        raise TooManyValues("too many values")
+    is_narrow = content.isascii() and b"\\u" not in content
+    reserve(BYTES_PER_VALUE * values + len(content) * (2 if is_narrow else 8))
+    data = json.loads(content) if len(content) <= MAX_PIECE_BYTES else _in_pieces(content)
     return _whole(data) if _MAY_HOLD_HALVES.search(content) else data
+
+
+def _count_values(content: bytes) -> int:
+    """Return how many values the JSON has at most, without what is within texts."""
+    if not json.detect_encoding(content).startswith("utf-8"):
+        # Half of a character can look like a quotation mark.
+        return sum(map(content.count, _BEFORE_VALUES))
+    bare = content.replace(b"\\\\", b"").replace(b'\\"', b"")
+    values, is_within = 0, False
+    for start in in_turns(range(0, len(bare), READ_CHUNK_BYTES)):
+        parts = bare[start : start + READ_CHUNK_BYTES].split(b'"')
+        outside = b"".join(parts[is_within::2])
+        values += sum(map(outside.count, _BEFORE_VALUES))
+        is_within ^= len(parts) % 2 == 0
+    return values
+
+
+def _in_pieces(content: bytes) -> Any:
+    """Decode JSON. Others have their turn between the items of a list, and such a list may be in
+    objects that are items: that is how rows arrive. What is in an item is decoded at once."""
+    decoder: Any = json.JSONDecoder()
+    at_once = decoder.scan_once
+
+    def array(place: tuple[str, int], scan: Callable[..., Any]) -> Any:
+        def item(text: str, at: int) -> Any:
+            let_others()
+            return (scan if text.startswith("{", at) else at_once)(text, at)
+
+        return json.decoder.JSONArray(place, item)  # type: ignore[attr-defined]
+
+    decoder.parse_array = array
+    decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
+    return decoder.decode(content.decode(json.detect_encoding(content), "surrogatepass"))
 
 
 def _whole(data: Any) -> Any:
@@ -70,7 +126,9 @@ def _whole(data: Any) -> Any:
     if isinstance(data, str):
         return _HALVES.sub("\ufffd", data)
     if isinstance(data, list):
-        return [_whole(one) for one in data]
+        # In place: there is no memory for both.
+        for n, one in enumerate(data):
+            data[n] = _whole(one)
     if isinstance(data, dict):
         return {_whole(name): _whole(value) for name, value in data.items()}
     return data

@@ -24,7 +24,8 @@ IDENTIFIER = re.compile(r"[-a-zA-Z0-9_]+")
 NUMBER_LIMIT = 2**63
 # No server returns shorter pages than this, however many items are requested.
 MIN_PAGE_SIZE = 100
-# Timestamps of this year are ignored: in another time zone they could be beyond Python's last year.
+# Times of the first and the last year of Python's calendar are refused, because in another time
+# zone they could be beyond it.
 YEAR_LIMIT = 9999
 
 
@@ -139,6 +140,11 @@ def moment(data: JSONObject, name: str) -> datetime | None:
     if read.tzinfo is None:
         read = read.replace(tzinfo=UTC)
     return read if YEAR_LIMIT > read.year > 2000 else None
+
+
+def in_all_zones(when: datetime) -> bool:
+    """Whether the time exists in every time zone."""
+    return 1 < when.year < YEAR_LIMIT
 
 
 def stamp(when: datetime) -> str:

@@ -191,6 +191,10 @@ class Transport:
             "X-Request-ID": logs.current("request"),
             # An API that trusts this console notes the user's address, not the console's.
             "X-Forwarded-For": client_address.current(),
+            # Only the API of the console's own service has its key.
+            "Perch-Client-Address": ""
+            if self._server.name
+            else client_address.signed(settings.SECRET_KEY),
             "Idempotency-Key": once,
         }
         request.prepare_headers({name: value for name, value in headers.items() if value})

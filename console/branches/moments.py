@@ -16,6 +16,7 @@ from django.utils.timezone import get_current_timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from console.api.errors import APIError, Unauthorized
+from console.api.fields import in_all_zones
 from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch
 from console.api.resources.history import History, PastMoment, ResolvedMoment
@@ -56,8 +57,10 @@ def read_moment(text: str) -> PastMoment:
         if TIME_OF_DAY.fullmatch(zoned):
             return PastMoment(_last_occurrence(time.fromisoformat(zoned)))
         at = datetime.fromisoformat(zoned)
+        if not in_all_zones(at):
+            raise ValueError("too near to an end of the calendar")
         return PastMoment(at.replace(tzinfo=at.tzinfo or get_current_timezone()).astimezone(UTC))
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise forms.ValidationError(UNREADABLE) from error
 
 

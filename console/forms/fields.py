@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.choices import BaseChoiceIterator
 from django.utils.functional import lazy
 
-from console.api.fields import stamp
+from console.api.fields import in_all_zones, stamp
 from console.api.resources.branches import Branch
 from console.api.resources.projects import Project
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS
@@ -174,10 +174,9 @@ class MomentField(forms.DateTimeField):
 
     def to_python(self, value: Any) -> datetime | None:
         moment = super().to_python(value)
-        try:
-            return moment and moment.astimezone(UTC)
-        except OverflowError as error:
-            raise forms.ValidationError(self.error_messages["invalid"], code="invalid") from error
+        if moment and not in_all_zones(moment):
+            raise forms.ValidationError(self.error_messages["invalid"], code="invalid")
+        return moment and moment.astimezone(UTC)
 
     def prepare_value(self, value: Any) -> Any:
         """Format a time for the browser's field, which accepts no time zone. A text that is no time

@@ -72,6 +72,11 @@ def unexpected_file(request: ConsoleRequest) -> HttpResponse:
     return _page(request, 415, "Unexpected file", advice)
 
 
+def no_memory(request: ConsoleRequest) -> HttpResponse:
+    advice = "The console has no memory for this file now. Nothing was changed. Send it later."
+    return _page(request, 503, "Too busy", advice)
+
+
 def incomplete(request: ConsoleRequest) -> HttpResponse:
     advice = "The form did not arrive whole and in time. Nothing was changed. Send it again."
     return _page(request, 408, "Request incomplete", advice)

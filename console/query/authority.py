@@ -4,11 +4,14 @@ the system's; the API serves its certificate."""
 import logging
 import ssl
 import time
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import requests
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-from console.api.bounded_http import BoundedAdapter, proxies_for, read_whole
+from console.api.bounded_http import BoundedAdapter, environment_for, proxies_for, read_whole
 from console.api.transport import Server
 
 log = logging.getLogger(__name__)
@@ -30,18 +33,40 @@ class _Trusting(BoundedAdapter):
     def init_poolmanager(self, *args: Any, **named: Any) -> None:
         super().init_poolmanager(*args, ssl_context=self._context, **named)
 
+    # The context has the authorities. requests would read its own again for each connection.
+
+    def build_connection_pool_key_attributes(self, request: Any, *given: Any) -> Any:
+        return super().build_connection_pool_key_attributes(request, verify=True)
+
+    def cert_verify(self, conn: Any, *given: Any) -> None:
+        conn.cert_reqs = "CERT_REQUIRED"
+
 
 def session_for(server: Server) -> requests.Session:
     """Return a session for requests to the proxy that belongs to this server."""
+    session = requests.Session()
+    # True stands for the authorities that come with requests.
+    given = environment_for(server.url)["verify"]
+    bundle = DEFAULT_CA_BUNDLE_PATH if given is True else given
+    session.mount("https://", _Trusting(_context(authority(server), bundle)))
+    return session
+
+
+# It takes longer to read the authorities than to show a page.
+@lru_cache(maxsize=16)
+def _context(pem: str, bundle: str) -> ssl.SSLContext:
+    """Trust the system's authorities, those at the path `bundle`, and those of `pem`."""
     context = ssl.create_default_context()
-    if pem := authority(server):
+    if Path(bundle).is_dir():
+        context.load_verify_locations(capath=bundle)
+    else:
+        context.load_verify_locations(bundle)
+    if pem:
         try:
             context.load_verify_locations(cadata=pem)
-        except ssl.SSLError:
-            log.warning("the service's authority cannot be read", extra={"url": server.url})
-    session = requests.Session()
-    session.mount("https://", _Trusting(context))
-    return session
+        except ssl.SSLError as error:
+            log.warning("a service's authority cannot be read", extra={"error": error.reason})
+    return context
 
 
 # By server's address: the PEM found there, and when, a time of time.monotonic().

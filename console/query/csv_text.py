@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from io import StringIO
 
 from console.turns import in_turns, let_others
 
@@ -20,7 +21,10 @@ class UnreadableCsv(ValueError):
 
 
 def write_csv(rows: Iterable[Row]) -> str:
-    return "".join(",".join(map(_field, in_turns(row))) + "\r\n" for row in in_turns(rows))
+    text = StringIO(newline="")
+    for row in in_turns(rows):
+        text.write(",".join(map(_field, in_turns(row))) + "\r\n")
+    return text.getvalue()
 
 
 def _field(value: str | None) -> str:

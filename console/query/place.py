@@ -1,5 +1,5 @@
 """Where SQL runs: a branch, or a past moment of one, a database and a role. Pages choose it by the
-fields of `PlaceForm`. `run` requests the password from the API each time."""
+fields of `PlaceForm`. The password is requested from the API each time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -150,15 +150,17 @@ def run(
     *,
     read_only: bool = True,
     exact: bool = False,
+    uri: str = "",
 ) -> list[Result]:
-    """Run the queries at the place that a valid form has chosen. Raises PlaceRefused, SqlFailed."""
-    uri = connection_uri(request, project_id, chosen)
+    """Run the queries at the place that a valid form has chosen. `uri` is the connection string of
+    an earlier run for the same page. Raises PlaceRefused, SqlFailed."""
     return sql_over_http.run(
         request.api.server,
-        uri,
+        uri or connection_uri(request, project_id, chosen),
         queries,
         seconds=chosen.get("seconds") or DEFAULT_TIMEOUT,
         read_only=read_only,
+        memory=request.memory,
         marker=chosen.get("marker", ""),
         exact=exact,
     )

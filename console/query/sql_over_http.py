@@ -4,6 +4,7 @@ So the console needs no database driver, and a query wakes an idle endpoint. The
 the API's connection string, which is untrusted: the console uses only TLS, and connects to
 loopback addresses only if the API is at one as well."""
 
+import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import requests
 
 from console.api.bounded_http import (
+    MAX_JSON_VALUES,
     TooLong,
+    TooManyValues,
     host_in_url,
     is_loopback,
     never_sent,
@@ -24,6 +27,7 @@ from console.api.bounded_http import (
 )
 from console.api.fields import number, text
 from console.api.transport import Server
+from console.memory import MemoryExhausted, Reservation, TooManyRuns, budget
 from console.query.authority import CONNECT_TIMEOUT, session_for
 from console.query.pg_types import NUMBERS, type_name
 from console.turns import in_turns
@@ -133,13 +137,13 @@ class Result:
     notices_left_out: int = 0
 
 
-def cancel(server: Server, uri: str, marker: str) -> bool:
+def cancel(server: Server, uri: str, marker: str, *, account: str) -> bool:
     """Cancel what runs with this marker, as the role of `uri`. Return False if nothing does. This
     sends SQL, because another process of the console may have sent the run, and servers other than
-    Perch offer no other way. Raises SqlFailed."""
-    (result,) = run(
-        server, uri, [Query(CANCEL, (_application(marker),))], seconds=10, read_only=False
-    )
+    Perch offer no other way. The account's runs leave room for it. Raises SqlFailed."""
+    queries = [Query(CANCEL, (_application(marker),))]
+    with Reservation(f"{account}, to cancel") as memory:
+        (result,) = run(server, uri, queries, seconds=10, read_only=False, memory=memory)
     return any(row == ["t"] for row in result.rows)
 
 
@@ -155,14 +159,15 @@ def run(
     *,
     seconds: int,
     read_only: bool,
+    memory: Reservation,
     marker: str = "",
     exact: bool = False,
 ) -> list[Result]:
     """Run the queries at the database of `uri`, a connection string from `server`. Several queries
     run in one transaction. Each may take `seconds`. With `read_only`, they can change nothing, and
-    nothing in their text can circumvent that. `marker` names this run to `cancel`. With `exact`,
-    values are written and read as texts that lose nothing, whatever the role's settings are. Raises
-    SqlFailed."""
+    nothing in their text can circumvent that. `memory` grows by what the results take up. `marker`
+    names this run to `cancel`. With `exact`, values are written and read as texts that lose
+    nothing, whatever the role's settings are. Raises SqlFailed."""
     url = _address(server, uri)
     sent = list(queries)
     if read_only:
@@ -171,8 +176,11 @@ def run(
         sent = [one for query in kept for one in (*before, query)] + [ROLLBACK]
     # Each query is the last of `step` statements sent.
     step = len(READ_ONLY) + 1 if read_only else 1
-    statements = [{"query": one.text, "params": list(one.parameters)} for one in sent]
+    statements = [
+        json.dumps({"query": one.text, "params": list(one.parameters)}) for one in in_turns(sent)
+    ]
     headers = {
+        "Content-Type": "application/json",
         "Neon-Connection-String": _with_options(
             uri, seconds=seconds, read_only=read_only, marker=marker, exact=exact
         ),
@@ -181,12 +189,14 @@ def run(
         "Neon-Raw-Text-Output": "true",
         "Neon-Array-Mode": "true",
     }
-    body = {"queries": statements} if len(statements) != 1 else statements[0]
+    body = ", ".join(statements)
+    if len(statements) != 1:
+        body = f'{{"queries": [{body}]}}'
     try:
-        with session_for(server) as session:
+        with budget.run(memory.account), session_for(server) as session:
             answer = session.post(
                 url,
-                json=body,
+                data=body.encode(),
                 headers=headers,
                 timeout=(
                     CONNECT_TIMEOUT,
@@ -197,13 +207,14 @@ def run(
                 stream=True,
             )
             with answer:
-                data = read_json(
-                    read_whole(answer, longest=MAX_RESULT_BYTES), most_values=MAX_RESULT_BYTES
-                )
-    except TooLong as error:
+                content = read_whole(answer, longest=MAX_RESULT_BYTES, reserve=memory.grow)
+                data = read_json(content, reserve=memory.grow)
+    except TooManyRuns as error:
+        raise SqlFailed(str(error)) from error
+    except (TooLong, TooManyValues, MemoryExhausted) as error:
         raise TooLarge(
-            f"The statements have run, but the result is larger than {MAX_RESULT_BYTES >> 20} "
-            "MiB. Select fewer rows, with LIMIT, or fewer columns."
+            f"The statements have run, but {_too_large(error)}. "
+            "Select fewer rows, with LIMIT, or fewer columns."
         ) from error
     except (ValueError, RecursionError) as error:
         raise SqlFailed(f"{url} does not respond like a Perch proxy.") from error
@@ -217,6 +228,14 @@ def run(
     if not isinstance(found, list) or len(found) != len(statements):
         raise SqlFailed(f"{url} does not respond like a Perch proxy.")
     return [_result(one if isinstance(one, Mapping) else {}) for one in found[step - 1 :: step]]
+
+
+def _too_large(error: Exception) -> str:
+    if isinstance(error, MemoryExhausted):
+        return "the console has no memory for their result now"
+    if isinstance(error, TooManyValues):
+        return f"their result has more than {MAX_JSON_VALUES:,} rows and values"
+    return f"the result is larger than {MAX_RESULT_BYTES >> 20} MiB"
 
 
 def _address(server: Server, uri: str) -> str:

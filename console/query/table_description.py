@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from console.api.bounded_http import read_json
 from console.api.fields import isolated
 from console.query.pg_types import NUMBERS
 from console.query.sql_over_http import Query, Result
@@ -53,7 +54,7 @@ class Table:
 def read_table(value: str) -> Table | None:
     """Read a table's `value`; None if it is invalid."""
     try:
-        schema, name = json.loads(value)
+        schema, name = read_json(value.encode())
     except (ValueError, TypeError, RecursionError):
         return None
     is_valid = isinstance(schema, str) and isinstance(name, str) and "\0" not in schema + name
@@ -86,9 +87,8 @@ def _is_name(value: object) -> TypeGuard[str]:
 
 def _columns(text: str | None) -> list[tuple[str, str]]:
     try:
-        return [
-            (isolated(str(name)), str(type_)) for name, type_ in in_turns(json.loads(text or "[]"))
-        ]
+        read = read_json((text or "[]").encode())
+        return [(isolated(str(name)), str(type_)) for name, type_ in in_turns(read)]
     except (ValueError, TypeError, RecursionError):
         return []
 
@@ -178,9 +178,10 @@ def read_description(table: Table, result: Result) -> Description | None:
     if not result.rows:
         return None
     rows = result.rows[:MAX_TABLE_COLUMNS]
-    found = [json.loads(row[0] or "") for row in rows]
+    found = [read_json((row[0] or "").encode()) for row in rows]
     columns = [TableColumn(**one | {"name": isolated(one["name"])}) for one in found]
     in_key = [(int(row[1]), n) for n, row in enumerate(rows) if row[1]]
     key = [columns[n] for _, n in sorted(in_key)]
     _, _, place, about = rows[0]
-    return Description(table, columns, key or PLACES[place or ""], **json.loads(about or ""))
+    more = read_json((about or "").encode())
+    return Description(table, columns, key or PLACES[place or ""], **more)

@@ -1,7 +1,7 @@
 """The import of a CSV file into a table: all of its rows or, if one is refused, none."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 from django import forms
 from django.contrib import messages
@@ -9,6 +9,7 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
+from console.memory import MemoryExhausted, Reservation
 from console.pages.responses import READ_ONLY, crumbs
 from console.query.csv_text import UnreadableCsv, read_csv
 from console.query.place import PlaceRefused, chosen_place, failure_words, run
@@ -52,10 +53,13 @@ def import_csv(request: ConsoleRequest, project_id: str) -> HttpResponse:
         if is_sent and form.is_valid():
             request.api.require_current()
             described = described_table(request, project_id)
-            columns, rows = _read(described, form.cleaned_data["file"].read())
+            data = _receive(form.cleaned_data["file"], request.memory)
+            columns, rows = _read(described, data)
             count = _insert(request, project_id, described, columns, rows)
             _show_imported(request, described.table.name, columns, len(rows), count)
             return HttpResponseRedirect(back)
+    except MemoryExhausted:
+        context["refused"] = "The console has no memory for this file now. Import it later."
     except (Refused, UnreadableCsv) as refused:
         context["refused"] = f"{refused}"
     status = 422 if form.errors or "refused" in context else 200
@@ -83,14 +87,30 @@ def _is_computed(column: TableColumn) -> bool:
     return column.is_generated and not column.is_identity
 
 
+def _receive(file: IO[bytes], memory: Reservation) -> bytes:
+    """Return the content of the file, and take what its import takes up. Raises Refused, and
+    MemoryExhausted."""
+    data: bytes = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise Refused(f"The file is larger than {MAX_FILE_BYTES >> 20} MiB. Import it by \\copy.")
+    memory.grow(_size_of_import(data))
+    return data
+
+
+def _size_of_import(data: bytes) -> int:
+    """Return how many bytes the rows of a file and their statements take up at most, as measured:
+    for each line, for each value, and for the texts and the JSON in which they are sent."""
+    lines = min(data.count(b"\n") + data.count(b"\r") + 1, MAX_VALUES)
+    values = min(data.count(b",") + lines, MAX_VALUES)
+    return 120 * lines + 160 * values + (6 if data.isascii() else 12) * len(data)
+
+
 Numbered = tuple[int, list[str | None]]
 
 
 def _read(described: Description, data: bytes) -> tuple[list[TableColumn], list[Numbered]]:
     """Return the columns that the first line names, and the rows with the numbers of their lines.
     Raises Refused, UnreadableCsv."""
-    if len(data) > MAX_FILE_BYTES:
-        raise Refused(f"The file is larger than {MAX_FILE_BYTES >> 20} MiB. Import it by \\copy.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

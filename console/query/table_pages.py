@@ -4,10 +4,10 @@ A page begins after a row, which is named by its values in the sorted column and
 thousandth page costs as much as the first. Names are in addresses: a long value is named by its
 digest there."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from console.api.bounded_http import read_json
 from console.query.sql_over_http import Query
 from console.query.table_description import MAX_TABLE_COLUMNS, USUAL, Description, TableColumn
 
@@ -203,7 +203,7 @@ def _behind(page: PageOf, key: Sequence[TableColumn], goes_up: bool, parameters:
 def read_row_name(text: str, length: int) -> list[str | None] | None:
     """Read the values that name a row in an address; None if they are invalid."""
     try:
-        values = json.loads(text)
+        values = read_json(text.encode())
     except (ValueError, RecursionError):
         return None
     is_list = isinstance(values, list) and len(values) == length

@@ -16,6 +16,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
+from console.memory import Reservation
 from console.pages.responses import show_dialog
 from console.query.csv_text import Row, write_csv
 from console.query.place import (
@@ -29,7 +30,7 @@ from console.query.place import (
     run,
 )
 from console.query.results import MAX_PAGE_LENGTH, MAX_VALUE_LENGTH, MIN_CELL_LENGTH, Cell
-from console.query.sql_over_http import Result, SqlFailed, TooLarge
+from console.query.sql_over_http import Query, Result, SqlFailed, TooLarge
 from console.query.sql_over_http import run as run_sql
 from console.query.table_description import (
     TABLE_NAMES,
@@ -141,8 +142,12 @@ def _parts(
     """Yield the list of tables and, if one is chosen, what is known of it and its page. Raises as
     `run` does."""
     place = chosen_place(given)
-    queries = [TABLE_NAMES, *([describe(table)] if table else [])]
-    listed, *about = run(request, project_id, place, queries, exact=True)
+    uri = connection_uri(request, project_id, place)
+
+    def ask(*queries: Query) -> list[Result]:
+        return run(request, project_id, place, queries, exact=True, uri=uri)
+
+    listed, *about = ask(TABLE_NAMES, *([describe(table)] if table else []))
     yield listed_tables(listed)
     if table is None:
         return
@@ -160,14 +165,14 @@ def _parts(
         if behind is None:
             # The name is a digest.
             query = row_query(described, order, order, name, longest=sys.maxsize)
-            (found,) = run(request, project_id, place, [query], exact=True)
+            (found,) = ask(query)
             if len(found.rows) != 1:
                 raise PlaceRefused("The row beside this page was changed or deleted meanwhile.")
             behind = found.rows[0][:-1]
         page = replace(page, behind=behind)
     rows, longest = _extent(described)
     query = page_query(described, page, rows=rows + 1, longest=longest)
-    (result,) = run(request, project_id, place, [query], exact=True)
+    (result,) = ask(query)
     yield {"page": _rows_page(described, page, result, given, most=rows)}
 
 
@@ -258,14 +263,15 @@ def export(request: ConsoleRequest, project_id: str) -> HttpResponseBase:
         uri = connection_uri(request, project_id, chosen_place(given))
         pages = _pages(request, uri, table, given)
         # A failure of the first page can still be shown.
-        first = next(pages)
+        waiting = [next(pages)]
     except PlaceRefused as refused:
         return refusal_page(request, str(refused), back)
     except SqlFailed as failure:
         return refusal_page(request, failure_words(failure), back)
 
     def lines() -> Iterator[str]:
-        yield first
+        # Nothing may hold it once it is sent.
+        yield waiting.pop()
         yield from pages
 
     name = re.sub(r"[^\w-]", "_", table.name, flags=re.ASCII)
@@ -284,26 +290,36 @@ def refusal_page(request: ConsoleRequest, words: str, back: str) -> HttpResponse
 def _pages(request: ConsoleRequest, uri: str, table: Table, given: dict[str, str]) -> Iterator[str]:
     """Yield the text of the export: the heading with the first page, then each further page. Raises
     SqlFailed. If a page does not fit into an answer, a smaller one is requested."""
-    server = request.api.server
+    # Each page gives the memory of the one before it back.
+    with Reservation(request.memory.account) as memory:
 
-    def ask(query: Any) -> Result:
-        return run_sql(server, uri, [query], seconds=60, read_only=True, exact=True)[0]
+        def ask(query: Query) -> Result:
+            server = request.api.server
+            return run_sql(
+                server, uri, [query], seconds=60, read_only=True, memory=memory, exact=True
+            )[0]
 
-    described = read_description(table, ask(describe(table)))
-    if described is None:
-        raise SqlFailed(f"There is no table {table.schema}.{table.name}.")
-    page = read_page(described, {**given, "after": "", "before": ""})
-    width, size = len(described.columns), EXPORT_BATCH_SIZE if described.key else 0
-    head: list[Row] = [[column.name for column in described.columns]]
-    while True:
-        try:
-            rows = ask(page_query(described, page, rows=size)).rows
-        except TooLarge:
-            if size < 2:
-                raise
-            size //= 2
-            continue
-        yield write_csv([*head, *(row[:width] for row in rows)])
-        if not size or len(rows) < size:
-            return
-        head, page = [], replace(page, behind=rows[-1][width:])
+        described = read_description(table, ask(describe(table)))
+        if described is None:
+            raise SqlFailed(f"There is no table {table.schema}.{table.name}.")
+        page = read_page(described, {**given, "after": "", "before": ""})
+        width, size = len(described.columns), EXPORT_BATCH_SIZE if described.key else 0
+        head: list[Row] = [[column.name for column in described.columns]]
+        is_last = False
+        while not is_last:
+            memory.release()
+            try:
+                rows = ask(page_query(described, page, rows=size)).rows
+            except TooLarge:
+                if size < 2:
+                    raise
+                size //= 2
+                continue
+            is_last = not size or len(rows) < size
+            page = replace(page, behind=[] if is_last else rows[-1][width:])
+            text = write_csv([*head, *(row[:width] for row in rows)])
+            head, rows = [], []
+            # The client may take long to read it.
+            memory.shrink(2 * sys.getsizeof(text))
+            yield text
+            del text

@@ -109,7 +109,8 @@ def cancel(request: ConsoleRequest, project_id: str) -> HttpResponse:
     chosen = form.cleaned_data | {"branch": request.POST.get("other") or request.POST["branch"]}
     try:
         uri = connection_uri(request, project_id, chosen)
-        is_cancelled = sql_over_http.cancel(request.api.server, uri, chosen["marker"])
+        server, account = request.api.server, request.memory.account
+        is_cancelled = sql_over_http.cancel(server, uri, chosen["marker"], account=account)
     except PlaceRefused as refused:
         return JsonResponse({"problem": str(refused)}, status=422)
     except SqlFailed as failure:

@@ -17,6 +17,13 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.crypto import salted_hmac
 
+from console.turns import in_turns
+
+# Seconds between two searches of the directory for old files.
+SEARCH_INTERVAL = 600.0
+# When it was last searched, a time of time.monotonic().
+_searched_at = float("-inf")
+
 
 def prepare() -> Path:
     """Return the directory, made if it is missing. Raises ImproperlyConfigured if others may write
@@ -66,9 +73,14 @@ def key_has_ended(secret: str, *, since: float) -> bool:
 
 
 def forget_old(directory: Path) -> None:
-    """Remove the files whose cookies have expired: each cookie was made before its file."""
+    """Remove the files whose cookies have expired: each cookie was made before its file. There may
+    be many files, so this is not done each time."""
+    global _searched_at
+    if time.monotonic() - _searched_at < SEARCH_INTERVAL:
+        return
+    _searched_at = time.monotonic()
     before = time.time() - settings.SESSION_COOKIE_AGE
-    for entry in os.scandir(directory):
+    for entry in in_turns(os.scandir(directory)):
         # Another process may remove the same file. Directories are not the console's and stay.
         with suppress(FileNotFoundError):
             is_file = entry.is_file(follow_symlinks=False)

@@ -34,7 +34,13 @@ SIGN_INS, PRESENT = "sign_ins", "present"
 # Bytes of the content. Browsers keep 4,096 bytes of a cookie, and encryption and base64 make the
 # content half as long again.
 MAX_COOKIE_BYTES = 2400
-MAX_LENGTH = 60
+# Characters of an account's name: at Perch, all.
+MAX_LENGTH = 64
+# The sign-ins of a key at once, those of all keys of an account that can make keys, and seconds
+# after which there may be another one. Each leaves a file when it ends (`ended_sessions`).
+MAX_SIGN_INS_OF_KEY, MAX_SIGN_INS, SIGN_IN_INTERVAL = 100, 1000, 60.0
+# The keys and accounts whose sign-ins are remembered.
+MAX_REMEMBERED = 10_000
 # A used cookie is renewed at an age of this fraction of the time that a session may be idle.
 RENEWAL_FRACTION = 1 / 20
 
@@ -92,6 +98,11 @@ class SignIn:
     def secret(self) -> str:
         """Identifies the key and its server: equal for two sign-ins with the same key."""
         return f"{self.server} {self.key}"
+
+    @property
+    def whose(self) -> str:
+        """Identifies the account and its server; only Perch is known to name each account."""
+        return f"{self.server} {self.account.name}" if self.account.is_perch else self.secret
 
     @property
     def mark(self) -> str:
@@ -166,11 +177,42 @@ def is_at_perch(request: HttpRequest) -> bool:
     return sign_in is not None and sign_in.account.is_perch
 
 
-def sign_in(request: HttpRequest, *, key: str, account: Account, server: str = "") -> None:
+# When each key and account may have all its sign-ins again, a time of time.monotonic(); the latest
+# to sign in is last.
+_restored_at: dict[str, float] = {}
+
+
+def _may_begin(new: SignIn) -> bool:
+    """Count a sign-in of the key and its account. Returns False if one has had too many. A key that
+    can make no others does not count for its account: it could keep the others from signing in."""
+    now = time.monotonic()
+    most = {new.mark: MAX_SIGN_INS_OF_KEY}
+    if not (new.account.project_id or new.account.read_only):
+        most[new.whose] = MAX_SIGN_INS
+    restored = {one: max(_restored_at.get(one, now), now) + SIGN_IN_INTERVAL for one in most}
+    if any(restored[one] > now + most[one] * SIGN_IN_INTERVAL for one in most):
+        return False
+    for one, at in restored.items():
+        _restored_at.pop(one, None)
+        if len(_restored_at) >= MAX_REMEMBERED:
+            for passed in [other for other, then in _restored_at.items() if then <= now]:
+                del _restored_at[passed]
+        if len(_restored_at) >= MAX_REMEMBERED:
+            del _restored_at[next(iter(_restored_at))]
+        _restored_at[one] = at
+    return True
+
+
+def sign_in(
+    request: HttpRequest, *, key: str, account: Account, server: str = "", by_link: bool = False
+) -> bool:
     """Add a sign-in to those of this browser, and make it the present one. It replaces an earlier
-    one with the same key."""
+    one with the same key. Returns False, and does nothing, if the key or its account signs in too
+    often, which a one-time link does not count for."""
     short = replace(account, name=account.name[:MAX_LENGTH], plan=account.plan[:MAX_LENGTH])
     new = SignIn(key, short, server)
+    if not (by_link or _may_begin(new)):
+        return False
     known = sign_ins(request)
     _end(one for one in known if one.secret == new.secret)
     kept = [*(one for one in known if one.secret != new.secret), new]
@@ -179,6 +221,7 @@ def sign_in(request: HttpRequest, *, key: str, account: Account, server: str = "
         _end(kept[:1])
         del kept[0]
     _keep(request, kept, new.id)
+    return True
 
 
 def switch(request: HttpRequest, sign_in_id: str) -> SignIn | None:

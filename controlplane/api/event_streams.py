@@ -7,7 +7,6 @@ holds no database connection and no thread, and counts against a limit of its ow
 
 import logging
 import select
-import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
@@ -23,7 +22,9 @@ from controlplane import logs
 from controlplane.actors import current_actor
 from controlplane.api.event_tail import Reader, frame_of, tail
 from controlplane.api.http.auth import AuthenticatedRequest
+from controlplane.api.http.listening import listener
 from controlplane.api.http.request_limits import count_stream
+from controlplane.api.places import ClientLeft, Places, StillWaiting
 from controlplane.models import Event
 from controlplane.services.monitoring.events import (
     EventFilter,
@@ -32,7 +33,6 @@ from controlplane.services.monitoring.events import (
     events_of,
     missed,
     position_now,
-    position_of,
     resumption,
 )
 
@@ -45,11 +45,11 @@ HEARTBEAT_INTERVAL = 15.0
 _poll = get_original("select", "poll")
 # Milliseconds that a reader should wait before it reconnects.
 RETRY_DELAY_MS = 2000
-# Missed events that one query reads.
+# Missed events that one query reads at most.
 PAGE_SIZE = 200
-# How many streams may read missed events at once. Each of them holds a database connection, and
+# For the streams that read missed events. Each of them holds a database connection meanwhile, and
 # after a restart all streams reconnect at the same time.
-_readings = threading.BoundedSemaphore(4)
+_readings = Places(4)
 
 
 def open_stream(
@@ -141,6 +141,8 @@ class EventStream(Iterator[bytes]):
             yield f"retry: {RETRY_DELAY_MS}\n\n".encode()
             try:
                 yield from self._missed(start)
+            except ClientLeft:
+                return
             except (OperationalError, InterfaceError) as error:
                 # The reader reconnects and resumes where it was.
                 log.warning("events unread", extra={"error": str(error)})
@@ -150,30 +152,48 @@ class EventStream(Iterator[bytes]):
     def _missed(self, start: Resumption) -> Iterator[bytes]:
         """The events committed since `start`. The reader joins the tail only once it has nearly
         caught up, because new events would pile up for it in the meantime."""
-        while page := self._read(start, until=None):
+        is_behind = True
+        while is_behind:
+            page, is_behind = self._read(start, until=None)
             yield self._frames(page)
-            if len(page) < PAGE_SIZE:
-                break
         joined = tail.join(self._reader)
-        while page := self._read(start, until=joined):
+        while self._position < joined:
+            page, _ = self._read(start, until=joined)
             yield self._frames(page)
 
-    def _read(self, start: Resumption, *, until: Position | None) -> Sequence[Event]:
-        """The next page of missed events, up to the position `until`; None stands for the newest
-        event that can be read now."""
-        start = start._replace(after=self._position)
-        with _readings:
-            try:
-                page = missed(self._events, start, until=until or position_now(), limit=PAGE_SIZE)
-            finally:
-                close_old_connections()
-        if page:
-            self._position = position_of(page[-1])
-        return page
+    def _read(
+        self, start: Resumption, *, until: Position | None
+    ) -> tuple[Sequence[Event] | None, bool]:
+        """The next missed events, up to the position `until`; None stands for the newest event that
+        can be read now. There may be none although there are more further on: the second value
+        says whether `until` is not reached. The first is None if nothing was read, for one
+        because no place was free for HEARTBEAT_INTERVAL. Raises ClientLeft, also if the process is
+        to exit."""
+        reader, start = self._reader, start._replace(after=self._position)
+        if reader.has_left() or listener.is_ending:
+            raise ClientLeft
+        try:
+            with _readings.hold(
+                reader.account_id, has_left=reader.has_left, patience=HEARTBEAT_INTERVAL
+            ):
+                try:
+                    end = until or position_now()
+                    page, self._position = missed(
+                        reader.account_id, self._events, start, until=end, limit=PAGE_SIZE
+                    )
+                finally:
+                    close_old_connections()
+        except StillWaiting:
+            return None, True
+        return page if self._position > start.after else None, self._position < end
 
-    def _frames(self, events: Sequence[Event]) -> bytes:
+    def _frames(self, events: Sequence[Event] | None) -> bytes:
+        """What the reader gets for what was read. If there is no event, it is only the id, so that
+        the reader resumes there."""
+        if events is None:
+            return b":\n\n"
         self._sent += len(events)
-        return b"".join(frame_of(event) for event in events)
+        return b"".join(map(frame_of, events)) or f"id: {self._position}\n\n".encode()
 
     def _live(self) -> Iterator[bytes]:
         while not self._reader.has_ended:

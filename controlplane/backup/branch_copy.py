@@ -1,7 +1,7 @@
 """Copies one branch into a backup, whatever its endpoint does meanwhile.
 
-Operations do not wait for the copy, except for its last attempt. A running compute is copied by
-Postgres's own backup functions, while it serves its clients; an idle branch as it lies there. If a
+Operations do not wait for the copy, except for its last attempt. A running compute is copied as a
+base backup while it serves its clients; an idle branch as it lies there. If a
 compute starts or ends during the copy, or other data replaces the branch's, the copy starts again
 from the branch as it then is. The last of `MAX_ATTEMPTS` holds the branch's lock until it has
 ended, so that an owner who keeps starting and suspending an endpoint cannot hold up the backup.

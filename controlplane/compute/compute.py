@@ -103,8 +103,9 @@ def internal_id(branch_id: str) -> str:
     return INTERNAL_PREFIX + branch_id
 
 
-def start(spec: ComputeSpec) -> None:
-    """Make the branch's Postgres run for the endpoint, ready for connections.
+def start(spec: ComputeSpec, *, standby: str = "") -> None:
+    """Make the branch's Postgres run for the endpoint, ready for connections. `standby` is the line
+    of its configuration that names the receiver of the log.
 
     Raises branch_data.NoSuchBranchData, process.StartFailed, ConfigurationRefused,
     OtherMajorVersion, outbound.OutboundNotBlocked.
@@ -117,7 +118,7 @@ def start(spec: ComputeSpec) -> None:
         return
     refuse_other_major(data)
     stop(spec.branch_id)
-    config = _write_configuration(spec, _config_file(spec.branch_id).name)
+    config = _write_configuration(spec, _config_file(spec.branch_id).name, standby)
     try:
         _launch(spec)
     except StartFailed as error:
@@ -260,9 +261,8 @@ def reconfigure(spec: ComputeSpec) -> None:
         with configuration_lock(spec.branch_id):
             standby = standby_line(spec.branch_id)
             proposed = _write_configuration(spec, "proposed.conf", standby)
-            # A copy: after a rename, a crash would leave no configuration at all. A restart ends
-            # the receiver's connection.
-            text = current.read_text().replace(standby, "")
+            # A copy: after a rename, a crash would leave no configuration at all.
+            text = current.read_text()
             previous = branch_data.write_branch_file(spec.branch_id, "previous.conf", text)
             proposed.replace(current)
         reload_postgres(data)
@@ -273,7 +273,8 @@ def reconfigure(spec: ComputeSpec) -> None:
         return
     stop(spec.branch_id)
     try:
-        start(spec)
+        # A restart ends the receiver's connection. Commits wait until another one is attached.
+        start(spec, standby=standby_line(spec.branch_id))
     except (StartFailed, ConfigurationRefused) as error:
         previous.replace(current)
         _launch(spec)

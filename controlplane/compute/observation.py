@@ -22,9 +22,9 @@ from controlplane.compute.host.log_lines import SECRETIVE
 from controlplane.compute.host.tree import sizes_on_disk
 from controlplane.compute.processes.session import (
     MAX_INTEGER,
-    MAX_NAME_LENGTH,
     NotPostgres,
     Session,
+    name_of,
     session,
     socket_dir,
     values_of,
@@ -50,13 +50,14 @@ DATABASES_SIZE = (
 )
 # Bytes that clients can write beside them: in the platform's databases; in log that a replication
 # slot keeps from being removed, except the platform's own slots, a temporary one for a copy and
-# that of the history; and the directories of all databases, whose files are counted here already.
+# those of `slots`; and the directories of all databases, whose files are counted here already.
 BESIDE_DATABASES = """
     (SELECT sum(pg_database_size(oid))::bigint FROM pg_database
         WHERE datname IN ('template0', 'template1', 'postgres')),
     coalesce((SELECT max(pg_current_wal_lsn() - restart_lsn)::bigint FROM pg_replication_slots s
-        WHERE slot_name <> 'perch_history' AND NOT EXISTS (SELECT FROM pg_stat_activity a
-            WHERE s.temporary AND a.pid = s.active_pid AND a.usename = current_user)), 0),
+        WHERE slot_name NOT IN ('perch_history', 'perch_region')
+            AND NOT EXISTS (SELECT FROM pg_stat_activity a
+                WHERE s.temporary AND a.pid = s.active_pid AND a.usename = current_user)), 0),
     (SELECT array_agg('base/' || oid) FROM pg_database)
 """
 DATABASE = re.compile("base/[0-9]+")
@@ -103,16 +104,17 @@ FROM pg_class c WHERE c.oid >= 16384 OR c.relname LIKE 'pg\\_largeobject%'
 """
 # The databases with clients, if heartbeats are looked for in so many.
 CLIENTS_DATABASES = """
-SELECT DISTINCT datname FROM pg_stat_activity
+SELECT DISTINCT namesend(datname) FROM pg_stat_activity
 WHERE datname IS NOT NULL AND usename IS DISTINCT FROM current_user LIMIT %s
 """
 MAX_DATABASES = 8
 # The clients' sessions, the busy and the most recently used ones first. Statements that may hold a
-# password are not shown.
+# password are not shown. Names and statements have the encoding of the session's database, of which
+# none can be assumed, and any bytes are LATIN1.
 SHOWN_SESSIONS = """
-SELECT pid, usename::text AS role, datname::text AS database, application_name, state,
+SELECT pid, namesend(usename) AS role, namesend(datname) AS database, application_name, state,
     backend_start, xact_start, state_change, CASE
-        WHEN query !~* %s THEN left(query, %s)
+        WHEN convert_from(textsend(query), 'LATIN1') !~* %s THEN substr(textsend(query), 1, %s)
     END AS last_statement
 FROM pg_stat_activity
 WHERE backend_type IN ('client backend', 'walsender') AND usename IS DISTINCT FROM current_user
@@ -143,7 +145,7 @@ class Measures:
 
 # For each endpoint whose heartbeats are not activity: what TABLES said of its databases, and the
 # last activity when that had changed.
-_tables: dict[str, tuple[Mapping[str, str], datetime]] = {}
+_tables: dict[str, tuple[Mapping[str, bytes], datetime]] = {}
 # For each active endpoint: its branch when that was last measured, and how many bytes of the disk
 # the compute's files took, and how many inodes.
 _on_disk: dict[str, tuple[str, tuple[int, int]]] = {}
@@ -224,16 +226,15 @@ def _last_use_of_tables(connection: Session, endpoint_id: str, last: datetime) -
     """The last activity that a call has found to read or write a table: `last`, unless nothing has
     changed since an earlier call, or nobody can tell."""
     found = connection.execute(CLIENTS_DATABASES, [MAX_DATABASES + 1]).fetchall()
-    names = [str(name) for (name,) in found]
-    if any(len(name) > MAX_NAME_LENGTH for name in names):
-        raise NotPostgres("a name that is too long")
+    names = [name_of(*values_of(row, bytes)) for row in found]
     if len(names) > MAX_DATABASES:
         return last
     before, used_at = _tables.get(endpoint_id, ({}, last))
     now = {}
     for name in names:
-        with session(socket_dir(endpoint_id), name, bound=LOOK_TIMEOUT) as other:
-            (now[name],) = values_of(other.execute(TABLES).fetchone(), str)
+        place = socket_dir(endpoint_id)
+        with session(place, name, bound=LOOK_TIMEOUT, client_encoding="SQL_ASCII") as other:
+            (now[name],) = values_of(other.execute(TABLES).fetchone(), bytes)
     if not now.items() <= before.items():
         used_at = last
     # A client that only sends heartbeats may be away at most looks.
@@ -252,13 +253,20 @@ def read_sessions(endpoint_id: str) -> list[dict[str, Any]]:
     """The clients' sessions of the running compute, by the columns of SHOWN_SESSIONS. Raises
     psycopg.Error."""
     with session(socket_dir(endpoint_id), bound=LOOK_TIMEOUT) as connection:
-        cursor = connection.execute(SHOWN_SESSIONS, [SECRETIVE, MAX_STATEMENT_LENGTH, MAX_SESSIONS])
+        # A character has at most four bytes.
+        bounds = SECRETIVE, 4 * MAX_STATEMENT_LENGTH, MAX_SESSIONS
+        cursor = connection.execute(SHOWN_SESSIONS, bounds)
         names = [column.name for column in cursor.description or ()]
-        kinds: Any = int, *((str, NoneType),) * 4, *((datetime, NoneType),) * 3, (str, NoneType)
-        rows = [dict(zip(names, values_of(row, *kinds), strict=True)) for row in cursor]
-    for row in rows:
-        row |= {k: clock.from_host(v) for k, v in row.items() if isinstance(v, datetime)}
-    return rows
+        times, texts = ((datetime, NoneType),) * 3, ((str, NoneType),) * 2
+        kinds: Any = int, *((bytes, NoneType),) * 2, *texts, *times, (bytes, NoneType)
+        rows = [values_of(row, *kinds) for row in cursor]
+    return [dict(zip(names, map(_shown, row), strict=True)) for row in rows]
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")[:MAX_STATEMENT_LENGTH]
+    return clock.from_host(value) if isinstance(value, datetime) else value
 
 
 def last_activity(endpoint_id: str, heartbeats_since: datetime | None = None) -> datetime | None:

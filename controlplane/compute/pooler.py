@@ -23,6 +23,7 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute.data import branch_data
+from controlplane.compute.host import patience
 from controlplane.compute.host.accounts import account_of, launch
 from controlplane.compute.host.foreign_files import read_regular, remove_from
 from controlplane.compute.host.listener_socket import connections_to, sockets_mode
@@ -130,6 +131,7 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
         return pooler_version(program) if program else (0, 0)
     if program is None:
         raise PoolerUnavailable("pooling is not available: PgBouncer is not installed on this host")
+    patience.before_waits()
     # A pooler that hangs or was left half started holds what the new one needs.
     try:
         end_processes_in(_config_file(branch_id))

@@ -17,14 +17,17 @@ CONNECT_TIMEOUT = 10  # seconds
 MAX_NAMED = 3
 
 # The last migration of the oldest version whose processes may run on a database with all migrations
-# of this one. A release moves it to the last migration of the release before it; CONTRIBUTING.md
-# says what that allows and forbids.
+# of this one, by the name that they know. A release moves it to the last migration of the release
+# before it; CONTRIBUTING.md says what that allows and forbids.
 RUNS_BESIDE = "0046_peers"
 # The comment on Django's table of migrations that tells it to older versions.
 _NOTE = "runs beside "
 # The app whose tables were the queue of releases up to 0.2.
 FORMER_QUEUE = "procrastinate"
-TOO_OLD = "of a Perch older than 0.2.0: upgrade that to 0.2.0 first, and then to this version"
+TOO_OLD = (
+    "of a Perch older than 0.2.0: upgrade that to 0.2.0 first, and then to this version; or of a "
+    "state of Perch between two releases, which cannot be upgraded"
+)
 
 Migration = tuple[str, str]
 
@@ -51,15 +54,14 @@ def conninfo() -> str:
 
 
 def is_too_old(migrations: Set[str]) -> bool:
-    """True if a database with these migrations, named as "controlplane.0001_initial", is of a
-    release before 0.2.0, whose schema is the first that this version can upgrade."""
-    squashed = {
-        ".".join(key)
-        for one in MigrationLoader(None).disk_migrations.values()
-        if one.app_label == "controlplane"
-        for key in one.replaces
-    }
-    return 0 < len(squashed & migrations) < len(squashed)
+    """True if a database with these migrations, named as "controlplane.0001_initial", has some of
+    those that one migration replaces, and not all: it is of a release before 0.2.0, whose schema is
+    the first that this version can upgrade, or of none."""
+    for one in MigrationLoader(None).disk_migrations.values():
+        squashed = set(map(".".join, one.replaces))
+        if 0 < len(squashed & migrations) < len(squashed):
+            return True
+    return False
 
 
 def unknown_migrations(names: Collection[str]) -> list[str]:
@@ -87,8 +89,8 @@ def refuse_other_version(*, beside: bool = False) -> None:
     applied = _applied()
     loader = MigrationLoader(None)
     _refuse_unknown(loader, applied, beside=beside)
-    missing = sorted(map(".".join, loader.graph.nodes.keys() - applied))
-    if missing:
+    lacking = loader.graph.nodes.keys() - applied - _squashed(loader, applied)
+    if missing := sorted(map(".".join, lacking)):
         raise OtherVersion(
             f"the database lacks {len(missing)} migrations of this Perch, the first of them "
             f"{missing[0]}: run `manage.py migrate` (`up` does this itself). If processes of an "
@@ -135,6 +137,12 @@ def _unknown(loader: MigrationLoader, migrations: set[Migration]) -> set[Migrati
 def _known(loader: MigrationLoader) -> set[Migration]:
     replaced = (key for one in loader.disk_migrations.values() for key in one.replaces)
     return {*loader.disk_migrations, *replaced}
+
+
+def _squashed(loader: MigrationLoader, applied: set[Migration]) -> set[Migration]:
+    """The migrations of which all that they replace are applied."""
+    found = loader.disk_migrations.items()
+    return {key for key, one in found if one.replaces and applied.issuperset(one.replaces)}
 
 
 def _applied() -> set[Migration]:

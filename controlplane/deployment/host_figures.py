@@ -24,7 +24,7 @@ from controlplane.compute.data.state_directory import is_identity
 from controlplane.compute.host.space import host_space
 from controlplane.events import outbox
 from controlplane.metrics import values
-from controlplane.metrics.figures import READ_FROM_HOST
+from controlplane.metrics.figures import READ_FROM_HOST, known_names
 from controlplane.models import Branch, DeliveryStatus, Host, WebhookDelivery
 from controlplane.services.hosts import problems_of
 from controlplane.services.monitoring.health import computes_by_host, lanes_of, queues
@@ -49,7 +49,8 @@ class HostFigures(Collector):
     def collect(self) -> Iterable[Metric]:
         with self._lock:
             if time.monotonic() - self._read_at > ANSWER_TTL:
-                self._families = [*values.collect(self._directory), *_families()]
+                kept = values.collect(self._directory, known_names())
+                self._families = [*kept, *_families()]
                 self._read_at = time.monotonic()
             return self._families
 

@@ -6,8 +6,6 @@ the table in `process_accounts` gives to others, so that a release without these
 as before.
 """
 
-import hashlib
-import hmac
 import os
 import shlex
 import shutil
@@ -32,6 +30,7 @@ from controlplane.process_accounts import (
     KINDS,
     MAY_KEEP_FIGURES,
     VARIABLE,
+    console_key,
     in_use,
     keys_of,
 )
@@ -179,13 +178,9 @@ def _copy_keys() -> None:
         directory.chmod(0o710)
         secrets = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
         if name == "web":
-            secrets = [_console_key(secret) for secret in secrets]
+            secrets = [console_key(secret) for secret in secrets]
         _write(directory / "secret-key", secrets[0], group)
         _write(directory / "secret-key-fallbacks", "\n".join(secrets[1:]), group)
-
-
-def _console_key(secret: str) -> str:
-    return hmac.new(secret.encode(), b"perch console", hashlib.sha256).hexdigest()
 
 
 def _write(path: Path, content: str, group: int) -> None:

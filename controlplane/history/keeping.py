@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from typing import Any
 
+import psycopg
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce, Greatest, Now
@@ -29,6 +30,8 @@ from controlplane.compute.host.steps import step
 from controlplane.compute.host.tree import TreeUntrusted
 from controlplane.compute.host.wal import LogUnreadable
 from controlplane.compute.processes.session import socket_dir
+from controlplane.compute.settings.configuration import HISTORY_SLOT
+from controlplane.compute.slots import drop_slot
 from controlplane.events.changes import history_gap
 from controlplane.events.recording import record
 from controlplane.history.local import bases, chain, pulling
@@ -115,7 +118,7 @@ def remove_outdated(host: Host) -> None:
         with suppress(LockTimeout), apart(branch_id), holding_history(branch_id, timeout=0):
             chains = chains_of(branch_id)
             if retention_seconds == 0:
-                switch_off(branch_id, chains, None)
+                switch_off(branch_id, chains)
             else:
                 prune(chains, clock.now() - timedelta(seconds=retention_seconds))
             publish(branch_id, chains)
@@ -145,26 +148,30 @@ def keep(
         before = [_summary(one) for one in chains]
         began, is_copied = clock.now(), True
         if retention_seconds == 0:
-            switch_off(branch_id, chains, running)
+            switch_off(branch_id, chains)
         else:
             window = timedelta(seconds=retention_seconds)
             if host_space().is_short:
                 is_copied = False
                 if must_make_room():
-                    remove_oldest(branch_id, chains, running, chain.DISK_FULL)
+                    remove_oldest(branch_id, chains, chain.DISK_FULL)
             elif begun := _copy(branch_id, open_chain_of(chains), running, window, room):
                 chains[:] = [*(one for one in chains if one.number != begun.number), begun]
             prune(chains, clock.now() - window)
             for one in chains:
                 _measure(one, branch_id)
             if room is not None:
-                limit_size(branch_id, chains, running, room)
+                limit_size(branch_id, chains, room)
         _record_gaps(branch_id, chains, began)
         has_changed = before != [_summary(one) for one in chains]
         has_all = is_copied and running is None
         # Under the history's lock, so that whoever replaces the data publishes later.
         if has_changed or has_all or not has_rows:
             _publish(branch_id, chains, began if has_all else None)
+        if running is not None and open_chain_of(chains) is None:
+            # No history needs the log. The next round tries again.
+            with suppress(psycopg.Error):
+                drop_slot(branch_id, socket_dir(running), HISTORY_SLOT)
         if is_copied:
             uncopied_branches.discard(branch_id)
         return has_changed
@@ -304,23 +311,37 @@ def begin_history(operation: Operation, branch: Branch, follows: Follows | None 
     If the operation has ended the chain of the data before, the new one begins at that moment. Does
     nothing if a chain is open. The caller holds the branch's lock and its history lock.
     """
-    chains, retention = chains_of(branch.id), operation.project.history_retention_seconds
-    if retention and not open_chain_of(chains) and not host_space().is_short:
+    chains = chains_of(branch.id)
+    if not open_chain_of(chains):
         ended_at = (
             chains[-1].ended_at if chains and chains[-1].end_reason in chain.NO_LOSS else None
         )
         at = ended_at if ended_at and ended_at >= operation.created_at else None
-        window, room = timedelta(seconds=retention), allowed_bytes(branch)
-        try:
-            with step("taking_base"):
-                begun = _copy(branch.id, None, None, window, room, at=at, follows=follows)
-                # Where blocks are shared, it takes none of its own yet.
-                if begun is not None and not shares_blocks(data_dir(branch.id).parent.parent):
-                    _measure(begun, branch.id)
-        except UNTAKEN as error:
-            log.warning("no first base", extra={"branch": branch.id, "error": str(error)})
+        take_first_base(operation, branch, at=at, follows=follows)
     publish(branch.id, chains_of(branch.id))
     changed_histories.add(branch.id)
+
+
+def take_first_base(
+    operation: Operation, branch: Branch, *, place: str | None = None, **of_new_data: Any
+) -> None:
+    """Take the first base of the branch's history, and write no rows about it. `place` is the name
+    of the branch's directory while that is not in its own place yet. `of_new_data` are parameters
+    of `base_of_stopped`."""
+    retention, place = operation.project.history_retention_seconds, place or branch.id
+    if not retention or host_space().is_short:
+        return
+    try:
+        with step("taking_base"):
+            window, room = timedelta(seconds=retention), allowed_bytes(branch)
+            begun = _copy(place, None, None, window, room, **of_new_data)
+            if flushed := pulling.flushed_logs.pop(place, None):
+                pulling.flushed_logs[branch.id] = flushed
+            # Where blocks are shared, it takes none of its own yet.
+            if begun is not None and not shares_blocks(data_dir(place).parent.parent):
+                _measure(begun, place)
+    except UNTAKEN as error:
+        log.warning("no first base", extra={"branch": branch.id, "error": str(error)})
 
 
 def copy_log(branch_id: str) -> None:
@@ -351,7 +372,7 @@ def _copy(
         if not _base_is_due(branch_id, going_on, window, room) or takes_long_to_copy(branch_id):
             return None
         begun = bases.base_of_stopped(branch_id, **of_new_data)
-        pulling.pull_stopped(begun, branch_id)
+        pulling.pull_stopped(begun, branch_id, end=of_new_data.get("end"))
         return begun
     sockets = socket_dir(running)
     if going_on is not None:

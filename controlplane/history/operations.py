@@ -9,7 +9,7 @@ from pathlib import Path
 
 from django.db.models import F
 
-from controlplane import clock
+from controlplane import clock, durable
 from controlplane.compute.catalog.reading import Found, placeholder_of, read_catalog
 from controlplane.compute.compute import OtherMajorVersion
 from controlplane.compute.data.branch_data import staging_id
@@ -120,6 +120,18 @@ def note_history(*branch_ids: str) -> None:
     """Make the rows about the branches' history equal to what their directories have."""
     for branch_id in branch_ids:
         publish(branch_id, chains_of(branch_id))
+
+
+def begins_with_copy(operation: Operation, branch: Branch) -> Callable[[int | None], None]:
+    """What takes the first base of a branch's history from the copy that its data will be, before
+    the copy has its place: both are flushed together."""
+
+    def take_base(end: int | None) -> None:
+        if not branch.hidden:
+            with durable.flushing_later():
+                keeping.take_first_base(operation, branch, place=staging_id(branch.id), end=end)
+
+    return take_base
 
 
 def begin_history(operation: Operation, branch: Branch) -> None:

@@ -13,11 +13,10 @@ from controlplane.compute.data.branch_data import data_dir
 from controlplane.compute.host.cloning import shares_blocks
 from controlplane.compute.host.filesystem import remove_tree
 from controlplane.compute.host.tree import tree_size
-from controlplane.compute.processes.session import socket_dir
 from controlplane.events.changes import history_trimmed
 from controlplane.events.recording import record
 from controlplane.events.types import EventType
-from controlplane.history.local import chain, pulling
+from controlplane.history.local import chain
 from controlplane.history.local.bases import LOG_BYTES_PER_BASE, NOT_IN_A_BASE
 from controlplane.history.local.chain import Chain
 from controlplane.models import Branch, Endpoint, EndpointState, Event, HistoryChain, Host, Project
@@ -70,17 +69,13 @@ def outdated(host: Host) -> set[tuple[str, int]]:
     return found
 
 
-def switch_off(branch_id: str, chains: list[Chain], running: str | None) -> None:
-    """Remove the whole history. `running` is the id of the branch's running endpoint."""
+def switch_off(branch_id: str, chains: list[Chain]) -> None:
+    """Remove the whole history."""
     chains.clear()
-    if not chain.history_dir(branch_id).exists():
-        return
-    if running is not None:
-        pulling.drop_slot(socket_dir(running))
     remove_tree(chain.history_dir(branch_id))
 
 
-def remove_oldest(branch_id: str, chains: list[Chain], running: str | None, reason: str) -> None:
+def remove_oldest(branch_id: str, chains: list[Chain], reason: str) -> None:
     """Remove the oldest piece of the branch's chains; of the last piece, end the chain. `reason` is
     one for which chains end."""
     if not chains:
@@ -90,10 +85,8 @@ def remove_oldest(branch_id: str, chains: list[Chain], running: str | None, reas
         remove_tree(oldest.place)
         chains.remove(oldest)
     elif not oldest.drop_oldest():
-        # Postgres keeps no more log for it either. A new chain begins once there is room.
+        # A new chain begins once there is room.
         oldest.end(reason, clock.now())
-        if running is not None:
-            pulling.drop_slot(socket_dir(running))
         return
     _record_trimming(branch_id, WORDS[reason])
 
@@ -106,10 +99,10 @@ def allowed_bytes(branch: Branch) -> int | None:
     return max(0, min(known) - branch.stored_size) if known else None
 
 
-def limit_size(branch_id: str, chains: list[Chain], running: str | None, room: int) -> None:
+def limit_size(branch_id: str, chains: list[Chain], room: int) -> None:
     """Remove the oldest pieces as long as the chains take more than `room` bytes."""
     while sum(one.disk_size() for one in chains) > room:
-        remove_oldest(branch_id, chains, running, chain.SIZE_LIMIT)
+        remove_oldest(branch_id, chains, chain.SIZE_LIMIT)
 
 
 def may_begin(branch_id: str, room: int) -> bool:

@@ -3,8 +3,9 @@ files, from which `manage.py metrics` reads those of all processes of the host.
 
 If processes run under accounts of their own, the directory's group is that of all of them, and so
 is that of the files in it. Whoever takes over one of them can put links and other files there. So
-no link is followed, and only its own account can write to a file: one that becomes shorter would
-kill the process that has it mapped.
+no link is followed, a file is read up to MAX_FILE_BYTES, one that is not as these processes write
+it is left out, and only its own account can write to a file: one that becomes shorter would kill
+the process that has it mapped.
 
 A process takes the lowest free **slot** of its name, such as `api-0`, and holds the slot's lock for
 as long as it lives. Its successor takes the slot, and counts on from the values in its files. So
@@ -18,9 +19,12 @@ has no block would kill the process.
 
 import errno
 import fcntl
+import json
 import logging
 import os
+import re
 import stat
+import struct
 import threading
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -34,7 +38,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 log = logging.getLogger(__name__)
 
 # prometheus-client does not declare their types.
-_merge: Any = MultiProcessCollector.merge
+_accumulate: Any = MultiProcessCollector._accumulate_metrics
 _MappedFile: Any = MmapedDict
 
 # Bytes of each kind's file. The API needs the most, for its histograms by route.
@@ -45,7 +49,11 @@ FILE_BYTES = {
     "gauge_livesum": 1 << 16,
     "gauge_livemin": 1 << 12,
 }
+# Enough for a file that has grown, for labels of many values.
+MAX_FILE_BYTES = 1 << 23
 MAX_SLOTS = 1000
+# The name of a sample or of a label.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _lock = threading.Lock()
 
 
@@ -139,16 +147,77 @@ def begin(directory: Path, process: str, known: Collection[str]) -> None:
         _in_memory.clear()
 
 
-def collect(directory: Path) -> Iterable[Metric]:
-    """The figures of all processes that keep them in `directory`, added up."""
-    found = [
-        str(path)
-        for path in sorted(directory.glob("*.db"))
-        # A process that was started by hand may run under another account.
-        if path.is_file() and os.access(path, os.R_OK) and _is_current(path)
-    ]
-    metrics: Iterable[Metric] = _merge(found, accumulate=True)
-    return metrics
+def collect(directory: Path, known: Collection[str]) -> Iterable[Metric]:
+    """The `known` figures of all processes that keep them in `directory`, added up."""
+    metrics: dict[str, Any] = {}
+    # Processes have the same keys.
+    parsed: dict[str, Any] = {}
+    for path in sorted(directory.glob("*.db")):
+        if not _is_current(path):
+            continue
+        try:
+            _add(metrics, path, known, parsed)
+        except (FileNotFoundError, PermissionError):
+            # A process that was started by hand may run under another account.
+            pass
+        except Exception as error:
+            log.warning("figures left out", extra={"file": str(path), "error": repr(error)})
+    found: Iterable[Metric] = _accumulate(metrics, accumulate=True)
+    return found
+
+
+def _add(
+    metrics: dict[str, Any], path: Path, known: Collection[str], parsed: dict[str, Any]
+) -> None:
+    """Add the file's values to `metrics`, all or none. Raises any exception if one is not as these
+    processes write it."""
+    kind = path.stem.rpartition("_")[0]
+    typ, _, mode = kind.partition("_")
+    if kind not in FILE_BYTES:
+        raise ValueError("of no kind")
+    samples = []
+    for key, value in _values(path):
+        if key not in parsed:
+            parsed[key] = _parsed(key)
+        metric, *_ = parsed[key]
+        if metric not in known:
+            continue
+        if metric in metrics and metrics[metric].type != typ:
+            raise ValueError("of another kind")
+        samples.append((*parsed[key], value))
+    for metric, about, name, labels, value in samples:
+        if metric not in metrics:
+            metrics[metric] = Metric(metric, about, typ)
+            metrics[metric]._multiprocess_mode = mode
+        metrics[metric].add_sample(name, labels, value)
+
+
+def _parsed(key: str) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
+    metric, name, labels, about = json.loads(key)
+    if not name.startswith(metric) or not all(map(_NAME.fullmatch, (name, *labels))):
+        raise ValueError("not a name")
+    float(labels.get("le", 0))
+    pairs = ((label, str(text)) for label, text in sorted(labels.items()))
+    return metric, str(about), name, tuple(pairs)
+
+
+def _values(path: Path) -> list[tuple[str, float]]:
+    """The keys and values in a file of `MmapedDict`. Raises OSError, ValueError, struct.error."""
+    with open(_opened(path, os.O_RDONLY), "rb") as file:
+        content = file.read(MAX_FILE_BYTES)
+    (used,) = struct.unpack_from("i", content)
+    found, at = [], 8
+    while at < used:
+        (length,) = struct.unpack_from("i", content, at)
+        key = content[at + 4 : at + 4 + max(length, 0)]
+        # Padded, by one space at least.
+        at += 4 + length + 8 - (length + 4) % 8
+        value, _ = struct.unpack_from("dd", content, at)
+        at += 16
+        if len(key) != length:
+            raise ValueError("too short")
+        found.append((key.decode(), value))
+    return found
 
 
 def _take_slot(directory: Path, process: str) -> tuple[str, int]:
@@ -171,13 +240,11 @@ def _renewed(path: Path, size: int, known: Collection[str]) -> Any:
     kept: list[tuple[str, float]] = []
     if not path.name.startswith("gauge_live"):
         try:
-            old = _opened(path, os.O_RDONLY)
-            try:
-                for key, value, *_ in _MappedFile.read_all_values_from_file(f"/proc/self/fd/{old}"):
-                    if any(key.startswith(f'["{name}"') for name in known):
-                        kept.append((key, value))
-            finally:
-                os.close(old)
+            kept = [
+                (key, value)
+                for key, value in _values(path)
+                if any(key.startswith(f'["{name}"') for name in known)
+            ]
         except FileNotFoundError:
             pass
         except Exception as error:

@@ -1,41 +1,35 @@
 -- What Django's models do not describe of the schema of 0.2.0: foreign keys of two columns, an
 -- unlogged table, and the functions and triggers that notify of changes, meter use, owe deliveries
--- of webhooks and hold rates of requests.
+-- of webhooks and hold rates of requests. Migration 0030 makes those that it changed since:
+-- `perch_add_interval`, `perch_meter` and the trigger `perch_branch_metered`.
 
 ALTER TABLE controlplane_requestrate SET UNLOGGED, SET (fillfactor = 50);
 
 ALTER TABLE controlplane_branch
     ADD CONSTRAINT branch_and_parent_share_a_project FOREIGN KEY (parent_id, project_id)
-    REFERENCES controlplane_branch(id, project_id)
-    DEFERRABLE INITIALLY DEFERRED;
+    REFERENCES controlplane_branch(id, project_id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE controlplane_branch
     ADD CONSTRAINT branch_and_schema_share_a_project FOREIGN KEY (schema_of_id, project_id)
-    REFERENCES controlplane_branch(id, project_id)
-    DEFERRABLE INITIALLY DEFERRED;
+    REFERENCES controlplane_branch(id, project_id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE controlplane_webhookdelivery
     ADD CONSTRAINT delivery_event FOREIGN KEY (event_id)
-    REFERENCES controlplane_event(id) ON DELETE CASCADE
-    DEFERRABLE INITIALLY DEFERRED;
+    REFERENCES controlplane_event(id) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE controlplane_endpoint
     ADD CONSTRAINT endpoint_and_branch_share_a_project FOREIGN KEY (branch_id, project_id)
-    REFERENCES controlplane_branch(id, project_id)
-    DEFERRABLE INITIALLY DEFERRED;
+    REFERENCES controlplane_branch(id, project_id) DEFERRABLE INITIALLY DEFERRED;
 
 CREATE FUNCTION perch_spans() RETURNS TABLE(span text, step interval, kept interval)
-    LANGUAGE sql IMMUTABLE
-    AS $$
+    LANGUAGE sql IMMUTABLE AS $$
     VALUES ('hour', interval '1 hour', interval '8 days'),
         ('day', interval '1 day', interval '62 days'),
         ('month', interval '1 month', interval '14 months')
 $$;
 
 CREATE FUNCTION perch_add_bytes(branches text[], written bigint[], transferred bigint[]) RETURNS void
-    LANGUAGE sql
-    SET timezone = 'UTC'
-    AS $$
+    LANGUAGE sql SET timezone = 'UTC' AS $$
     INSERT INTO controlplane_usage AS had (account_id, project_id, branch_id, of_root, span, start,
         written_bytes, transferred_bytes)
     SELECT p.account_id, b.project_id, b.id, b.parent_id IS NULL, s.span, date_trunc(s.span, now()),
@@ -51,91 +45,13 @@ CREATE FUNCTION perch_add_bytes(branches text[], written bigint[], transferred b
         transferred_bytes = had.transferred_bytes + excluded.transferred_bytes
 $$;
 
-CREATE FUNCTION perch_add_interval(
-    of_branch text, since timestamptz, until timestamptz, units float8, bytes bigint
-) RETURNS void
-    LANGUAGE sql
-    SET timezone = 'UTC'
-    AS $$
-    INSERT INTO controlplane_usage AS had (account_id, project_id, branch_id, of_root, span, start,
-        active_seconds, compute_seconds, storage_byte_hours)
-    SELECT p.account_id, b.project_id, b.id, b.parent_id IS NULL, s.span, part.start,
-        CASE WHEN units > 0 THEN part.seconds ELSE 0 END,
-        part.seconds * units, part.seconds / 3600 * bytes
-    FROM controlplane_branch b
-    JOIN controlplane_project p ON p.id = b.project_id
-    CROSS JOIN perch_spans() s
-    CROSS JOIN LATERAL (
-        SELECT one AS start,
-            extract(epoch FROM least(until, one + s.step) - greatest(since, one))::float8 AS seconds
-        FROM generate_series(date_trunc(s.span, greatest(since, now() - s.kept)), until, s.step) one
-    ) part
-    WHERE b.id = of_branch AND part.seconds > 0
-    ORDER BY s.span, part.start
-    ON CONFLICT (branch_id, span, start) DO UPDATE SET
-        active_seconds = had.active_seconds + excluded.active_seconds,
-        compute_seconds = had.compute_seconds + excluded.compute_seconds,
-        storage_byte_hours = had.storage_byte_hours + excluded.storage_byte_hours
-$$;
-
-CREATE FUNCTION perch_meter(of_branch text, at timestamptz) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-DECLARE
-    is_there boolean;
-    units float8;
-    bytes bigint;
-    had controlplane_meter;
-BEGIN
-    SELECT b.deleted_at IS NULL AND p.deleted_at IS NULL, coalesce(b.logical_size, 0)
-        INTO is_there, bytes
-        FROM controlplane_branch b JOIN controlplane_project p ON p.id = b.project_id
-        WHERE b.id = of_branch FOR NO KEY UPDATE OF b;
-    IF NOT FOUND THEN
-        RETURN;
-    END IF;
-    SELECT coalesce(max(autoscaling_limit_max_cu), 0) INTO units FROM controlplane_endpoint
-        WHERE branch_id = of_branch AND deleted_at IS NULL AND current_state = 'active';
-    IF NOT is_there THEN
-        units := 0;
-        bytes := 0;
-    END IF;
-    SELECT * INTO had FROM controlplane_meter WHERE branch_id = of_branch FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-        -- Nobody else does meanwhile: the branch is locked.
-        INSERT INTO controlplane_meter
-            (branch_id, compute_units, active_since, stored_bytes, stored_since)
-            VALUES (of_branch, 0, now(), 0, now()) RETURNING * INTO had;
-    END IF;
-    IF units <> had.compute_units THEN
-        at := least(at, clock_timestamp());
-        IF had.compute_units > 0 THEN
-            at := greatest(at, had.active_since);
-            PERFORM perch_add_interval(of_branch, had.active_since, at, had.compute_units, 0);
-        END IF;
-        UPDATE controlplane_meter SET compute_units = units, active_since = at
-            WHERE branch_id = of_branch;
-    END IF;
-    IF bytes <> had.stored_bytes THEN
-        IF had.stored_bytes > 0 THEN
-            PERFORM perch_add_interval(of_branch, had.stored_since, now(), 0, had.stored_bytes);
-        END IF;
-        UPDATE controlplane_meter SET stored_bytes = bytes,
-            stored_since = greatest(had.stored_since, now()) WHERE branch_id = of_branch;
-    END IF;
-END $$;
-
-CREATE FUNCTION perch_meter_branch() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_meter_branch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM perch_meter(NEW.id, now());
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION perch_meter_endpoint() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_meter_endpoint() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     at timestamptz := now();
 BEGIN
@@ -156,9 +72,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION perch_meter_project() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_meter_project() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM perch_meter(b.id, now()) FROM (
         SELECT id FROM controlplane_branch WHERE project_id = NEW.id ORDER BY id
@@ -166,9 +80,9 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION perch_note_traffic(reporter uuid, number bigint, endpoints text[], branches text[], amounts bigint[]) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_note_traffic(
+    reporter uuid, number bigint, endpoints text[], branches text[], amounts bigint[]
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO controlplane_trafficreporter AS had (id, report, reported_at)
         VALUES (reporter, number, now())
@@ -184,8 +98,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION perch_note_written(of_branch text, of_data text, position_now bigint) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
+    LANGUAGE plpgsql AS $$
 DECLARE
     had controlplane_meter;
 BEGIN
@@ -201,50 +114,38 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION perch_notify_branch() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_notify_branch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('perch_endpoints', id) FROM controlplane_endpoint
         WHERE branch_id = NEW.id AND deleted_at IS NULL;
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION perch_notify_endpoint() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_notify_endpoint() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('perch_endpoints', NEW.id);
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION perch_notify_events() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_notify_events() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('perch_events', '');
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION perch_notify_operation() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_notify_operation() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('perch_endpoints', NEW.endpoint_id);
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION perch_notify_operation_ended() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_notify_operation_ended() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('perch_operations', NEW.id::text);
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION perch_notify_plan() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_notify_plan() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('perch_endpoints', e.id)
         FROM controlplane_endpoint e JOIN controlplane_project p ON p.id = e.project_id
@@ -252,36 +153,28 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION perch_notify_project_settings() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_notify_project_settings() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('perch_endpoints', id) FROM controlplane_endpoint
         WHERE project_id = NEW.id AND deleted_at IS NULL;
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION perch_notify_role() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_notify_role() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('perch_endpoints', id) FROM controlplane_endpoint
         WHERE branch_id = NEW.branch_id AND deleted_at IS NULL;
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION perch_notify_role_gone() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_notify_role_gone() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('perch_endpoints', id) FROM controlplane_endpoint
         WHERE branch_id = OLD.branch_id AND deleted_at IS NULL;
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION perch_owe_deliveries() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_owe_deliveries() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     WITH owed AS (
         INSERT INTO controlplane_webhookdelivery
@@ -302,9 +195,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION perch_take_turn(names text[], spacings float8[], bursts float8[]) RETURNS TABLE(seconds float8, rate integer)
-    LANGUAGE plpgsql
-    AS $$
+CREATE FUNCTION perch_take_turn(names text[], spacings float8[], bursts float8[])
+    RETURNS TABLE(seconds float8, rate integer) LANGUAGE plpgsql AS $$
 DECLARE
     was timestamptz;
     at timestamptz;
@@ -337,12 +229,6 @@ BEGIN
     END IF;
     RETURN NEXT;
 END $$;
-
-CREATE TRIGGER perch_branch_metered
-    AFTER UPDATE ON controlplane_branch FOR EACH ROW
-    WHEN (old.logical_size IS DISTINCT FROM new.logical_size
-        OR old.deleted_at IS DISTINCT FROM new.deleted_at)
-    EXECUTE FUNCTION perch_meter_branch();
 
 CREATE TRIGGER perch_branch_metered_new
     AFTER INSERT ON controlplane_branch FOR EACH ROW
@@ -411,5 +297,3 @@ CREATE TRIGGER perch_role_changed
 CREATE TRIGGER perch_role_gone
     AFTER DELETE ON controlplane_role FOR EACH ROW
     EXECUTE FUNCTION perch_notify_role_gone();
-
-

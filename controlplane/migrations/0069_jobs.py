@@ -1,6 +1,5 @@
 """The queue of jobs, in place of Procrastinate's tables, which stay for processes of the previous
-release. Its jobs are carried over. Operations that the previous release enqueues later are found by
-`reconcile.redispatch_lost_operations`."""
+release. Workers take over the jobs in them (migration `0070_former_queue`)."""
 
 from django.contrib.postgres.functions import TransactionNow
 from django.db import migrations, models
@@ -36,32 +35,10 @@ BEGIN
     RETURN NULL;
 END $$;
 """
-# A job that is under way is carried over too: its worker may have died, and what is done already is
-# not done again.
-CARRY_OVER = """
-DO $$
-BEGIN
-    IF to_regclass('procrastinate_jobs') IS NOT NULL THEN
-        INSERT INTO controlplane_job (queue, task, subject, action, account_id, due_at)
-        SELECT old.queue_name, replace(old.task_name, 'controlplane.', ''), named.subject,
-            coalesce(operation.action, ''), coalesce((old.args->>'account')::bigint, 0),
-            coalesce(old.scheduled_at, now())
-        FROM procrastinate_jobs AS old
-        CROSS JOIN LATERAL (
-            SELECT coalesce(old.args->>'operation_id', old.args->>'branch_id',
-                old.args->>'reading_id', old.args->>'webhook_id') AS subject
-        ) AS named
-        LEFT JOIN controlplane_operation AS operation
-            ON operation.id = (old.args->>'operation_id')::uuid
-        WHERE old.status IN ('todo', 'doing') AND named.subject IS NOT NULL
-        ORDER BY old.id;
-    END IF;
-END $$;
-"""
 
 
 class Migration(migrations.Migration):
-    dependencies = [("controlplane", "0068_readable_times")]
+    dependencies = [("controlplane", "0051_squashed_0068")]
 
     operations = [
         migrations.CreateModel(
@@ -118,5 +95,4 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(NOTIFY),
         migrations.RunSQL(OUTBOX),
-        migrations.RunSQL(CARRY_OVER),
     ]

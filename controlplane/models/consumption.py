@@ -4,6 +4,7 @@ Each function executes one statement, however many rows there are. The callers c
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from string import Template
 from typing import Any, cast
@@ -50,25 +51,38 @@ FROM (
     SELECT $of_usage AS owner, of_root, $counted,
         0 AS stored_bytes, 0 AS history_bytes, NULL::timestamptz AS last_active
     FROM controlplane_usage u
-    WHERE $of_usage = ANY(%(ids)s) AND span = 'month' AND start = %(start)s
+    WHERE $of_usage $chosen AND span = 'month' AND start = %(start)s
     UNION ALL
     SELECT $of_branch, b.parent_id IS NULL, $metered, m.stored_bytes, m.history_bytes,
         NULL::timestamptz
     FROM controlplane_branch b JOIN controlplane_meter m ON m.branch_id = b.id
     CROSS JOIN (SELECT %(start)s::timestamptz AS start, now() AS until) k
-    WHERE $of_branch = ANY(%(ids)s)
+    WHERE $of_branch $chosen
         AND (m.compute_units > 0 OR m.stored_bytes > 0 OR m.history_bytes > 0)
     UNION ALL
     SELECT $of_endpoint, false, 0, 0, 0, 0, 0, 0, 0, 0, e.last_active
     FROM controlplane_endpoint e
-    WHERE $of_endpoint = ANY(%(ids)s) AND e.last_active IS NOT NULL
+    WHERE $of_endpoint $chosen AND e.last_active IS NOT NULL
 ) one GROUP BY owner
 """)
-TOTALS_OF_PROJECTS = TOTALS.substitute(
-    PARTS, of_usage="u.project_id", of_branch="b.project_id", of_endpoint="e.project_id"
-)
+OF_PROJECTS = {
+    "of_usage": "u.project_id",
+    "of_branch": "b.project_id",
+    "of_endpoint": "e.project_id",
+}
+TOTALS_OF_PROJECTS = TOTALS.substitute(PARTS, **OF_PROJECTS, chosen="= ANY(%(ids)s)")
 TOTALS_OF_BRANCHES = TOTALS.substitute(
-    PARTS, of_usage="u.branch_id", of_branch="b.id", of_endpoint="e.branch_id"
+    PARTS,
+    of_usage="u.branch_id",
+    of_branch="b.id",
+    of_endpoint="e.branch_id",
+    chosen="= ANY(%(ids)s)",
+)
+# The same of the project `t`, for a statement that reads its row.
+FIELDS = [one.name for one in fields(Consumed)]
+JOINED_TOTALS = (
+    f"LEFT JOIN LATERAL ({TOTALS.substitute(PARTS, **OF_PROJECTS, chosen='= t.id')})"
+    f" c (owner, {', '.join(FIELDS)}) ON true"
 )
 # Consumption by hour, day or month (a `part`), of a whole account or by project. The meters are
 # first summed by the part in which they began (`begun`), and the running totals of these sums give
@@ -171,6 +185,12 @@ def with_consumed_projects(projects: Sequence[Project]) -> Sequence[Project]:
     for project in projects:
         project.consumed = consumed.get(project.id, NOTHING)
     return projects
+
+
+def set_consumed(project: Project) -> None:
+    """Set `consumed` of a project that was read with JOINED_TOTALS, of which it has FIELDS."""
+    totals = {name: project.__dict__.pop(name) for name in FIELDS}
+    project.consumed = Consumed(**{k: v for k, v in totals.items() if v is not None})
 
 
 def with_consumed_branches(branches: Sequence[Branch]) -> Sequence[Branch]:

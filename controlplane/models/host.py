@@ -39,6 +39,8 @@ SILENT_AFTER = timedelta(seconds=5)
 # operations are accepted for it.
 AWAY_AFTER = timedelta(seconds=15)
 PROCESSES = ("worker", "proxy")
+# Bytes of a host's name: the names of its queues, which have it, must fit into a channel's.
+MAX_HOST_NAME_BYTES = 36
 
 
 class Host(models.Model):
@@ -63,6 +65,10 @@ class Host(models.Model):
     lost_state_id = models.CharField(max_length=36, default="", db_default="")
     # Published by its worker: the version of Perch that it runs; "" before it has started.
     version = models.CharField(max_length=40, default="", db_default="")
+    # Published by its worker: its version again. A worker that leaves it as it was is of a release
+    # that takes jobs from Procrastinate's tables. (The next release publishes it too, for APIs of
+    # this one, and no longer reads it.)
+    jobs_version = models.CharField(max_length=40, default="", db_default="")
     # Published by its worker: whether PgBouncer is installed.
     pooling_available = models.BooleanField(default=False, db_default=False)
     # The version of its PgBouncer, as "1.25"; "" if there is none, or the worker has not published
@@ -142,6 +148,13 @@ class Host(models.Model):
         """Those of its processes ("worker", "proxy") that have written no sign of life lately."""
         seen = {"worker": self.worker_seen_at, "proxy": self.proxy_seen_at}
         return [name for name, at in seen.items() if _is_older(at, SILENT_AFTER)]
+
+    @staticmethod
+    def complaint(name: str) -> str:
+        """Why no host can have the name; "" if one can."""
+        if len(name.encode()) <= MAX_HOST_NAME_BYTES:
+            return ""
+        return f'the name "{name}" is too long: a host\'s has at most {MAX_HOST_NAME_BYTES} bytes'
 
     def queue(self, lane: str) -> str:
         """The queue of the jobs of one of its lanes (`models.Lane`)."""

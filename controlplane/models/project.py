@@ -111,7 +111,7 @@ class Project(models.Model):
 def host_of_project() -> "models.ForeignKey[Host | None]":
     """The host of the row's project, for indexes: the rounds of a host then read as many rows as
     the host has, whatever the region has. Triggers keep it equal to the project's, whatever a
-    writer sets (migration 0050). An instance that was just created does not have it."""
+    writer sets (migration 0047). An instance that was just created does not have it."""
     return models.ForeignKey(
         Host,
         null=True,

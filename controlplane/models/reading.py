@@ -51,7 +51,7 @@ class Reading(Generic[Row]):
 
         Raises django.db.Error.
         """
-        found = cast(DatabaseWrapper, connection).read(self._sql, values)
+        found = self._read(values)
         if not self._relations and not self._extra:
             return [self._table.made(columns, given) for columns in found]
         return [self._with_others(columns, given) for columns in found]
@@ -60,6 +60,15 @@ class Reading(Generic[Row]):
         """As `rows`, but return the first row, or None."""
         rows = self.rows(given, **values)
         return rows[0] if rows else None
+
+    def values(self, **values: Any) -> list[dict[str, Any]]:
+        """As `rows`, but return what are attributes of the rows, without relations, in dicts. This
+        takes a third of the time."""
+        names = [*self._table.names, *self._extra]
+        return [dict(zip(names, columns, strict=True)) for columns in self._read(values)]
+
+    def _read(self, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        return cast(DatabaseWrapper, connection).read(self._sql, values)
 
     def _with_others(self, columns: Sequence[Any], given: Given) -> Row:
         row = self._table.made(columns, given)

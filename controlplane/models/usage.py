@@ -1,7 +1,7 @@
 """What branches have consumed, and what samples of their endpoints' running computes have shown.
 
 Consumption has rows for each hour, day and month, and meters of what is counted since then. Only
-the functions of migration 0001_squashed_0029 write these tables. Triggers call most of them, so no
+functions of migrations 0001 and 0030 write these tables. Triggers call most of them, so no
 code that changes an endpoint's state or a branch's size can forget it. `consumption` reads the
 tables.
 
@@ -167,7 +167,7 @@ class EndpointSample(models.Model):
 
 class LastSample(models.Model):
     """The last sample of an endpoint, by which the next one knows what was added. The table is
-    unlogged (migration 0066), because the row changes every minute: if the database crashes, the
+    unlogged (migration 0047), because the row changes every minute: if the database crashes, the
     next sample is like an endpoint's first."""
 
     endpoint = models.OneToOneField(

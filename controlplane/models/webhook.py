@@ -79,10 +79,11 @@ class WebhookDelivery(models.Model):
     """
 
     # Without a constraint: with one, a transaction that records an event would fail if the webhook
-    # is deleted meanwhile, or the deletion would. `webhooks.upkeep` removes what is left.
+    # is deleted meanwhile, or the deletion would. The deletion leaves them to `webhooks.upkeep`,
+    # because there may be more of them than one statement can delete in time.
     webhook = models.ForeignKey(
         Webhook,
-        on_delete=models.CASCADE,
+        on_delete=models.DO_NOTHING,
         related_name="deliveries",
         db_index=False,
         db_constraint=False,

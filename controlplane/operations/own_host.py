@@ -26,8 +26,10 @@ def own_host() -> Host:
     host's branches on its disk, and would take all computes of the first for dead. So would a copy
     of the state directory: if this one has been moved or copied, or the machine has booted, this
     waits until the last processes that served the host have been silent for long enough, and
-    raises HostTaken if they are not.
+    raises HostTaken if they are not; also if the host cannot have its name.
     """
+    if complaint := Host.complaint(settings.HOST_NAME):
+        raise HostTaken(f"{complaint}. Give this host another PERCH_HOST_NAME")
     region, _ = Region.objects.get_or_create(
         id=settings.REGION,
         defaults={

@@ -17,7 +17,7 @@ from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.directory.interface import Client, Directory
 from controlplane.proxy.limits.connection_limits import OpeningSessions
-from controlplane.proxy.limits.pending_clients import FailurePace
+from controlplane.proxy.limits.pending_clients import FailurePace, PendingTurns
 from controlplane.proxy.listeners import open_listeners
 from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.peers.connections import Peers
@@ -62,7 +62,7 @@ class Proxy:
         self.sessions = ConnectedSessions(settings)
         self._readiness = Readiness(self._loop)
         self._passwords = PasswordChecks()
-        self.queries = Queries(self._readiness, self._passwords, settings)
+        self.queries = Queries(self._readiness, settings)
         self._context = ProxyContext(
             settings=settings,
             identity=identity,
@@ -71,6 +71,7 @@ class Proxy:
             directory=directory,
             wakes=SharedWakes(directory),
             failure_pace=FailurePace(self._loop.time),
+            pending_turns=PendingTurns(),
             opening=OpeningSessions(),
             passwords=self._passwords,
             queries=self.queries,

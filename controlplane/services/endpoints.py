@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from controlplane import clock
 from controlplane.compute.settings.configuration import default_settings
@@ -67,7 +68,6 @@ REQUESTS = {
 # The operations of a restart.
 RESTART = (Action.SUSPEND_COMPUTE, Action.START_COMPUTE)
 
-IN_ORDER = "ORDER BY t.created_at, t.id"
 ENDPOINT = Reading(
     Endpoint,
     "WHERE t.project_id = %(project)s AND t.id = %(endpoint)s AND t.deleted_at IS NULL",
@@ -84,19 +84,29 @@ OWN_ENDPOINT = Reading(
     extra=IS_BUSY,
 )
 # Without those that read a past moment for a while (`history.time_travel`).
-ENDPOINTS = Reading(
-    Endpoint,
-    """
-    WHERE t.project_id = %(project)s AND t.deleted_at IS NULL AND t.branch_id NOT IN (
+IN_LISTS = """
+    t.project_id = %(project)s AND t.deleted_at IS NULL AND t.branch_id NOT IN (
         SELECT id FROM controlplane_branch
         WHERE project_id = %(project)s AND hidden AND deleted_at IS NULL)
-    ORDER BY t.created_at, t.id
-    """,
-)
-ENDPOINTS_OF_BRANCH = Reading(
+"""
+IN_ORDER = "ORDER BY t.created_at, t.id"
+ENDPOINTS = Reading(Endpoint, f"WHERE {IN_LISTS} {IN_ORDER}")
+# Those of a project or, if `branch` is given, of that branch, with what responses tell of each.
+LISTED = Reading(
     Endpoint,
-    "WHERE t.project_id = %(project)s AND t.branch_id = %(branch)s AND t.deleted_at IS NULL "
-    + IN_ORDER,
+    f"""
+    JOIN controlplane_project project ON project.id = t.project_id
+    JOIN controlplane_region region ON region.id = project.region_id
+    WHERE {IN_LISTS} AND project.account_id = %(account)s AND project.deleted_at IS NULL
+        AND t.branch_id = coalesce(%(branch)s, t.branch_id)
+    {IN_ORDER}
+    """,
+    extra={
+        "host": "t.id || '.' || region.host",
+        "region_id": "region.id",
+        "proxy_host": "region.host",
+    },
+    without=["host", "pg_release", "starts", "check_due_at", "deleted_at"],
 )
 
 
@@ -148,13 +158,15 @@ def list_pg_settings(account: Account, project_id: str, endpoint_id: str) -> lis
 
 def list_endpoints(
     account: Account, project_id: str, *, branch_id: str | None = None
-) -> list[Endpoint]:
-    """All endpoints of the project, or of one of its branches; oldest first. Raises NotFound."""
-    project = find_project(account, project_id)
-    if branch_id is None:
-        return ENDPOINTS.rows({"project": project}, project=project.id)
-    branch = find_branch(project, branch_id)
-    return ENDPOINTS_OF_BRANCH.rows({"project": project}, project=project.id, branch=branch.id)
+) -> list[dict[str, Any]]:
+    """All endpoints of the project, or of one of its branches; oldest first. Each is a dict of the
+    fields of responses. Raises NotFound."""
+    listed = LISTED.values(account=account.id, project=project_id, branch=branch_id)
+    if not listed:
+        project = find_project(account, project_id)
+        if branch_id is not None:
+            find_branch(project, branch_id)
+    return listed
 
 
 def create_endpoint(
@@ -169,7 +181,8 @@ def create_endpoint(
         branch = _free_branch(project, branch_id, earlier)
         endpoint, steps = make_endpoint(project, branch, requested)
         steps = [*creation_steps(branch, earlier), *steps] if steps else []
-        operations = schedule(project, steps, RequestKind.CREATE_ENDPOINT) if steps else []
+        kind = RequestKind.CREATE_ENDPOINT
+        operations = schedule(project, steps, kind, earlier=earlier) if steps else []
         record(endpoint_created(project, endpoint, operations))
         return EndpointChange(endpoint, operations)
 
@@ -394,7 +407,9 @@ def _scheduled(
         # The branch's creation has failed; create it again. The chain does not run in the lane of
         # wakes, because the wakes of other clients must not wait for a copy.
         steps, lane = [*again, *steps], None
-    operations = schedule(project, steps, kind, title=title, lane=lane) if steps else []
+    operations: list[Operation] = []
+    if steps:
+        operations = schedule(project, steps, kind, title=title, lane=lane, earlier=earlier)
     endpoint.pending_state = pending_state(endpoint, [*earlier, *operations])
     return EndpointChange(endpoint, operations)
 

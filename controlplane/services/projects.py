@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
@@ -34,7 +35,13 @@ from controlplane.models import (
     RequestKind,
     Role,
 )
-from controlplane.models.consumption import with_consumed_projects
+from controlplane.models.consumed import period_of
+from controlplane.models.consumption import (
+    FIELDS,
+    JOINED_TOTALS,
+    set_consumed,
+    with_consumed_projects,
+)
 from controlplane.models.reading import Reading
 from controlplane.operations.engine.execution import withdraw
 from controlplane.operations.engine.replacing import give_up_replacing
@@ -101,10 +108,14 @@ class NewProject:
 BUSY_PROJECT = "other requests are changing the project; try again"
 # Seconds that a request tries to get the project's lock.
 LOCK_TIMEOUT = 15.0
-PROJECT = Reading(
+OWN = "WHERE t.id = %(project)s AND t.account_id = %(account)s AND t.deleted_at IS NULL"
+PROJECT = Reading(Project, OWN, joined=["host", "region"])
+# With what its branches have consumed since `start`.
+PROJECT_AND_TOTALS = Reading(
     Project,
-    "WHERE t.id = %(project)s AND t.account_id = %(account)s AND t.deleted_at IS NULL",
+    f"{JOINED_TOTALS} {OWN}",
     joined=["host", "region"],
+    extra={name: f"c.{name}" for name in FIELDS},
 )
 FIRST_PROJECTS = Reading(
     Project,
@@ -118,7 +129,12 @@ FIRST_PROJECTS = Reading(
 
 def find_project(account: Account, project_id: str) -> Project:
     """The account's project with this id. Raises NotFound, also for another account's project."""
-    row = PROJECT.first({"account": account}, project=project_id, account=account.id)
+    return _own(PROJECT, account, project_id)
+
+
+def _own(reading: Reading[Project], account: Account, project_id: str, **values: Any) -> Project:
+    own = {"project": project_id, "account": account.id}
+    row = reading.first({"account": account}, **own, **values)
     if row is None:
         raise NotFound("project not found", fields=["project_id"])
     return row
@@ -126,8 +142,8 @@ def find_project(account: Account, project_id: str) -> Project:
 
 def get_project(account: Account, project_id: str) -> Project:
     """The project, with what its branches have consumed. Raises NotFound."""
-    project = find_project(account, project_id)
-    with_consumed_projects([project])
+    project = _own(PROJECT_AND_TOTALS, account, project_id, start=period_of(clock.now()))
+    set_consumed(project)
     return project
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import takewhile
 
 from controlplane import clock
 from controlplane.models import Action, Endpoint, EndpointState, Lane, Operation, OperationStatus
@@ -93,11 +94,8 @@ def _refuse_too_early(endpoint: Endpoint) -> None:
     starts = Operation.objects.filter(endpoint=endpoint, action__in=STARTS).exclude(
         status__in=TELLS_NOTHING
     )
-    failures = []
-    for operation in starts.order_by("-created_at")[:10]:
-        if operation.status != OperationStatus.FAILED:
-            break
-        failures.append(operation)
+    newest = starts.order_by("-created_at")[:10]
+    failures = [*takewhile(lambda one: one.status == OperationStatus.FAILED, newest)]
     if not failures:
         return
     pause = timedelta(seconds=min(2 ** len(failures), MAX_RETRY_DELAY))

@@ -83,17 +83,19 @@ def get_series(
     are not divided: the step is then at least five minutes. Raises NotFound, Invalid,
     Unprocessable."""
     endpoint = own_endpoint(account, project_id, endpoint_id)
-    now = clock.now()
+    now, begin = clock.now(), "from" if since else "to"
+    oldest = now - RETENTION - RETENTION_GRACE
     until = min(until or now, now)
-    since = since or until - HOUR
+    # There is no hour before the first of the calendar.
+    since = since or max(until, oldest) - HOUR
     if since > now:
         raise Unprocessable("from is in the future", fields=["from"])
-    if until < since:
+    if oldest <= since and until < since:
         raise Invalid("invalid request: to is before from", fields=["to"])
-    if since < now - RETENTION - RETENTION_GRACE:
+    if since < oldest:
         raise Unprocessable(
-            f"from is more than {RETENTION.days} days ago: older metrics are not kept",
-            fields=["from"],
+            f"{begin} is more than {RETENTION.days} days ago: older metrics are not kept",
+            fields=[begin],
         )
     seconds = _step(step, since, until, is_coarse=since < now - MINUTE_RETENTION + HOUR)
     since, until = _floor(since, seconds), _floor(until, seconds) + timedelta(seconds=seconds)

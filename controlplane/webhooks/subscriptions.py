@@ -147,7 +147,7 @@ def update_webhook(account: Account, webhook_id: str, wanted: WebhookChanges) ->
 
 
 def delete_webhook(account: Account, webhook_id: str) -> Webhook:
-    """Delete the webhook with all its deliveries, also pending ones. Raises NotFound,
+    """Delete the webhook. A round deletes its deliveries, also pending ones. Raises NotFound,
     TooManyAtOnce."""
     with changing_webhook(account, webhook_id) as webhook:
         kept_id = webhook.id

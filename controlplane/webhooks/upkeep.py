@@ -5,6 +5,7 @@ import logging
 from datetime import timedelta
 
 from django.conf import settings
+from django.db import connection
 from django.db.models import Exists, OuterRef, Q
 
 from controlplane import clock
@@ -15,10 +16,25 @@ from controlplane.operations.locks import apart
 
 log = logging.getLogger(__name__)
 
-# Rows that one round handles. The next round continues.
-BATCH_SIZE = 5000
+# Rows that one round handles, and of deleted webhooks how many times as many. The next round
+# continues.
+BATCH_SIZE, MAX_BATCHES = 5000, 20
 # How long a delivery is due before the round checks whether there is a job for it.
 OVERDUE_AFTER = timedelta(minutes=1)
+# Goes from webhook to webhook by the index of deliveries.
+DELETED_WEBHOOKS = """
+WITH RECURSIVE found AS (
+    (SELECT webhook_id AS id FROM controlplane_webhookdelivery ORDER BY webhook_id LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT webhook_id FROM controlplane_webhookdelivery
+        WHERE webhook_id > found.id ORDER BY webhook_id LIMIT 1
+    )
+    FROM found WHERE found.id IS NOT NULL
+)
+SELECT id FROM found
+WHERE id IS NOT NULL AND NOT EXISTS (SELECT FROM controlplane_webhook WHERE id = found.id)
+"""
 
 
 def look_after_webhooks(host: Host) -> None:
@@ -38,10 +54,14 @@ def _forget_old() -> None:
 
 
 def _forget_deleted_webhooks() -> None:
-    """Delete the deliveries that were recorded while their webhook was being deleted."""
-    webhooks = Webhook.objects.filter(id=OuterRef("webhook_id"))
-    left = WebhookDelivery.objects.filter(~Exists(webhooks), status=DeliveryStatus.PENDING)
-    WebhookDelivery.objects.filter(id__in=left.values("id")[:BATCH_SIZE]).delete()
+    """Delete the deliveries of webhooks that were deleted. There may be millions of them."""
+    with connection.cursor() as cursor:
+        cursor.execute(DELETED_WEBHOOKS)
+        deleted = [row[0] for row in cursor.fetchall()]
+    left = WebhookDelivery.objects.filter(webhook__in=deleted)
+    for _ in range(MAX_BATCHES):
+        if not left.filter(id__in=left.values("id")[:BATCH_SIZE]).delete()[0]:
+            break
 
 
 def _give_up_overdue() -> None:

@@ -5,7 +5,7 @@
 (() => {
   const form = document.getElementById("query");
   if (!form) return;
-  const MOST_RUNS = 50, LONGEST = 20_000;
+  const MOST_RUNS = 50, LONGEST = 20_000, SECRET = /\bpassword\b/i;
   const { account, project } = form.dataset;
   const KEY = `perch:queries:${account}:${project}`;
   // Each branch has a draft of its own, and so has a past moment: what was typed for the present may
@@ -72,7 +72,7 @@
   }
 
   document.addEventListener("perch:ran", ({ detail: { sql, branch, began, ms, ok, cancelled } }) => {
-    if (!sql.trim() || sql.length > LONGEST || /\bpassword\b/i.test(sql)) return;
+    if (!sql.trim() || sql.length > LONGEST || SECRET.test(sql)) return;
     const kept = read();
     const before = kept.history.filter((one) => one.sql !== sql || one.branch !== branch);
     write({ ...kept, history: [{ sql, branch, at: began, ms, ok, cancelled }, ...before].slice(0, MOST_RUNS) });
@@ -119,7 +119,7 @@
 
   document.addEventListener("perch:typed", () => {
     try {
-      sessionStorage.setItem(draft(), Perch.sql.text);
+      sessionStorage.setItem(draft(), SECRET.test(Perch.sql.text) ? "" : Perch.sql.text);
     } catch {
       // The page works without.
     }

@@ -56,7 +56,7 @@ from tests.support.waiting import wait_for
 
 ENDPOINT = "ep-bench-mark-000001"
 PASSWORD = "a password for benchmarks"
-CLIENTS = 8
+CLIENTS = os.cpu_count() or 1
 IDLE_CONNECTIONS = 1000
 MOST_CONNECTIONS = 100_000
 PGBOUNCER = """
@@ -114,6 +114,9 @@ class BenchmarkDirectory:
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         return self._route if (endpoint_id, role) == (ENDPOINT, SUPERUSER) else None
+
+    def recent(self, endpoint_id: str, role: str) -> tuple[Route, ComputeAddress] | None:
+        return self._route, self._address
 
     async def route_of_any_role(self, endpoint_id: str) -> Route | None:
         return self._route if endpoint_id == ENDPOINT else None
@@ -181,11 +184,11 @@ def main() -> None:
             "plain": [direct(postgres), *pgbouncer("disable"), *proxy("disable")],
             "TLS": [*pgbouncer("require"), *proxy("require")],
         }
-        for title, options in (
-            (f"pgbench -S, {CLIENTS} clients: transactions per second", []),
-            (f"pgbench -S -C, {CLIENTS} clients: connections per second, SCRAM included", ["-C"]),
+        for title, target, options in (
+            ("pgbench -S: transactions per second", "1.0 of PgBouncer", []),
+            ("pgbench -S -C: connections per second, SCRAM included", "0.9 of direct", ["-C"]),
         ):
-            print(f"\n{title}")
+            print(f"\n{title}; {CLIENTS} clients; the proxy's target: at least {target}")
             compete(contestants, arguments.rounds, ["-T", str(arguments.seconds), *options])
     measure_idle(IDLE_CONNECTIONS, arguments.processes)
 

@@ -9,7 +9,9 @@ import os
 import statistics
 import subprocess
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import psycopg
 
@@ -48,6 +50,27 @@ def time_bare(stack: Stack, endpoint: dict[str, str]) -> float:
 
 def time_bare_in(stack: Stack, endpoint: dict[str, str], data: Path) -> float:
     """Return what `time_bare` does, for a copy `data` of the data of the endpoint's branch."""
+
+    def ask() -> bool:
+        try:
+            with stack.compute(endpoint["id"]) as connection:
+                connection.execute("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    return time_process(stack, endpoint, data, ask)
+
+
+def time_process(
+    stack: Stack,
+    endpoint: dict[str, str],
+    data: Path,
+    ask: Callable[[], bool],
+    options: Mapping[str, object] = MappingProxyType({}),
+) -> float:
+    """Return the milliseconds from the spawn of a bare Postgres on `data` until `ask` returns True,
+    with the endpoint's own configuration except for the settings `options`."""
     command = bare_command(data, stack.data_dir(endpoint["branch_id"]).parent / "postgresql.conf")
     owner = data.stat()  # Postgres runs as the directory's owner
     sockets = stack.state_dir / "sockets" / endpoint["id"]
@@ -55,21 +78,16 @@ def time_bare_in(stack: Stack, endpoint: dict[str, str], data: Path) -> float:
     os.chown(sockets, owner.st_uid, owner.st_gid)
     began = time.perf_counter()
     process = subprocess.Popen(
-        command,
+        [*command, *(f"--{name}={value}" for name, value in options.items())],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",
         user=owner.st_uid,
         group=owner.st_gid,
     )
-    while True:
-        try:
-            with stack.compute(endpoint["id"]) as connection:
-                connection.execute("SELECT 1")
-            break
-        except psycopg.OperationalError:
-            assert process.poll() is None, "the bare Postgres ended"
-            time.sleep(0.001)
+    while not ask():
+        assert process.poll() is None, "the bare Postgres ended"
+        time.sleep(0.001)
     took = (time.perf_counter() - began) * 1000
     process.send_signal(2)
     process.wait()

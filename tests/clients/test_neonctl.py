@@ -46,7 +46,9 @@ def test_a_project_from_its_creation_to_its_deletion(
 def test_what_is_not_offered_is_reported(make_cli: MakeCli, shop: Place) -> None:
     cli = make_cli(shop.client)
     assert "hipaa" in cli.refusal("projects", "update", shop.id, "--hipaa")
-    refused = cli.refusal("vpc", "project", "list", "--project-id", shop.id)
+    refused = cli.refusal(
+        *("vpc", "project", "restrict", "vpce-0a1b2c3d4e5f60718", "--project-id", shop.id)
+    )
     assert "not offered by this server" in refused
 
 

@@ -52,6 +52,12 @@ class Person:
         return self.post(path, data, **_htmx("form", at))
 
 
+@pytest.fixture(autouse=True)
+def signs_in_as_often_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tests of a process sign in with a few keys."""
+    monkeypatch.setattr("console.sign_in.sessions._restored_at", {})
+
+
 def _htmx(target: str, at: str) -> dict[str, str]:
     return {
         "HX-Request": "true",

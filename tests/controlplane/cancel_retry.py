@@ -84,17 +84,21 @@ def wedged_starts(project: Project) -> Iterator[None]:
 
 
 @contextmanager
-def long_copies(project: Project, *, size: int = 3 << 30) -> Iterator[None]:
-    """While the block lasts, a copy of the project's branch takes some seconds."""
-    heavy = project.stack.data_dir(project.branch_id) / "base" / "1" / "1000000"
-    with heavy.open("wb") as file:
-        file.truncate(size)
-    owner = heavy.parent.stat()
-    os.chown(heavy, owner.st_uid, owner.st_gid)
+def long_copies(project: Project) -> Iterator[None]:
+    """While the block lasts, a copy of the project's branch takes some seconds: a base backup sends
+    the holes of a large file, and the copy of a suspended branch opens many files."""
+    base = project.stack.data_dir(project.branch_id) / "base" / "1"
+    owner = base.stat()
+    heavy = [base / str(number) for number in range(1_000_000, 1_020_000)]
+    for path in heavy:
+        path.touch()
+        os.chown(path, owner.st_uid, owner.st_gid)
+    os.truncate(heavy[0], 3 << 30)
     try:
         yield
     finally:
-        heavy.unlink()
+        for path in heavy:
+            path.unlink(missing_ok=True)
 
 
 def starting(project: Project) -> psutil.Process:

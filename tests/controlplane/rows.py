@@ -31,7 +31,9 @@ def make_host(
     Region.objects.get_or_create(
         id=region_id, name=region_id, defaults={"host": "localhost", "default": default}
     )
-    running = {"pg_version": 18, "version": perch_version(), "worker_seen_at": timezone.now()}
+    version = fields.get("version", perch_version())
+    published = {"pg_version": 18, "version": version, "jobs_version": version}
+    running = {**published, "worker_seen_at": timezone.now()}
     return Host.objects.create(
         id=name, region_id=region_id, **{"address": "localhost", **running, **fields}
     )

@@ -98,6 +98,12 @@ class MemoryDirectory:
             elsewhere=f"the host {endpoint.host_id}" if endpoint.host_id else None,
         )
 
+    def recent(self, endpoint_id: str, role: str) -> tuple[Route, ComputeAddress] | None:
+        route, endpoint = self._route(endpoint_id, role), self.endpoints.get(endpoint_id)
+        if not endpoint or not route or route.elsewhere or endpoint.asleep or endpoint.failure:
+            return None
+        return route, endpoint.address
+
     async def route_of_any_role(self, endpoint_id: str) -> Route | None:
         if not self.tells_early:
             raise ControlPlaneUnavailable
@@ -232,7 +238,7 @@ class RunningProxy:
         """Close the sessions in computes that requests over HTTP have left open."""
 
         async def close() -> None:
-            self.proxy.queries.pool.close()
+            self.proxy.queries.pool.drop()
 
         self.call(close())
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from django.db import models
 from django.db.migrations import Migration
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations import (
     AddConstraint,
     AddField,
@@ -25,6 +26,8 @@ from django.db.migrations.operations import (
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ModelState, ProjectState
 
+from controlplane.database.version import RUNS_BESIDE
+
 # What SQL may not do to a table. Each has the table as its first group, and a column as its second
 # if it concerns one.
 TAKES = [
@@ -39,6 +42,12 @@ TAKES = [
     )
 ] + [re.compile(r"DROP TABLE (?:IF EXISTS )?(\w+)()", re.IGNORECASE)]
 APP = "controlplane"
+
+
+def end_of_previous_release() -> tuple[str, str]:
+    """The migration with which the previous release ended, or the one that replaces it."""
+    found = MigrationLoader(None).disk_migrations.items()
+    return next(key for key, one in found if (APP, RUNS_BESIDE) in (key, *one.replaces))
 
 
 def taken(

@@ -1,5 +1,6 @@
 """A server in front of an S3 server that fails as stores do: it is away, full or slow, answers 200
-for what it has not stored, or stores only a part."""
+for what it has not stored, or stores only a part. It may also never answer ("hanging"), or list
+nothing ("empty")."""
 
 import threading
 import time
@@ -11,6 +12,7 @@ import requests
 
 MODES = ("away", "full", "lying", "cut", "slow")
 SLOW = 3.0  # seconds for each answer
+EMPTY = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
 NOT_PASSED_ON = {"host", "content-length", "connection", "transfer-encoding"}
 
 
@@ -20,8 +22,8 @@ class FaultyStore:
     def __init__(self, target: str) -> None:
         self.target = target
         self.mode = ""
-        # How many requests have come in the present mode.
-        self.faults = 0
+        # The methods and paths of the requests that have come in the present mode.
+        self.asked: list[str] = []
         faulty = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -43,18 +45,23 @@ class FaultyStore:
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
 
     def turn(self, mode: str) -> None:
-        self.mode, self.faults = mode, 0
+        self.mode, self.asked = mode, []
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         mode = self.mode
         if mode:
-            self.faults += 1
+            self.asked.append(f"{request.command} {request.path}")
         if mode == "away":
             request.close_connection = True
             return
         if mode == "slow":
             time.sleep(SLOW)
+        while self.mode == "hanging":
+            time.sleep(0.1)
+        if mode == "empty" and "list-type" in request.path:
+            _send(request, 200, {"Content-Type": "application/xml"}, EMPTY)
+            return
         if request.command == "PUT" and mode == "full":
             _send(request, 507, {}, b"<Error><Code>InsufficientStorage</Code></Error>")
             return

@@ -11,7 +11,7 @@ from pathlib import Path
 # What is sent in answer to one statement, in pieces, before ReadyForQuery.
 Answer = Callable[[], Iterable[bytes]]
 TEXT, INT8, TIMESTAMP, TIMESTAMPTZ = 25, 20, 1114, 1184
-BOOL, TEXT_ARRAY = 16, 1009
+BOOL, BYTEA, TEXT_ARRAY = 16, 17, 1009
 
 
 def message(kind: bytes, payload: bytes) -> bytes:

@@ -148,6 +148,12 @@ CREATE SERVER elsewhere FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host 'localho
 CREATE FOREIGN TABLE trap.far (a int DEFAULT trap.spring('a foreign table')
     CHECK (trap.spring('a foreign table''s check') = 1)) SERVER elsewhere;
 """
+# They change what Postgres answers, or how it reads what it is asked.
+SETTINGS = """
+ALTER DATABASE neondb SET quote_all_identifiers TO on;
+ALTER DATABASE neondb SET array_nulls TO off;
+ALTER DATABASE neondb SET transform_null_equals TO on;
+"""
 TRAPS += (
     LITERALS
     + """
@@ -155,6 +161,7 @@ RESET ROLE;
 ALTER DATABASE neondb SET search_path TO trap, pg_catalog;
 ALTER ROLE neondb_owner SET search_path TO trap, pg_catalog;
 """
+    + SETTINGS
 )
 SPRUNG = """
 SELECT rolname FROM pg_roles WHERE rolname LIKE 'sprung by %'

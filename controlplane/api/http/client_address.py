@@ -6,6 +6,7 @@ header, so it is read from the right, and only as far as the operator's own prox
 neither may import the other; a test compares both.
 """
 
+import hmac
 import ipaddress
 from collections.abc import Sequence
 
@@ -29,6 +30,21 @@ def client_of(peer: str, forwarded_for: str, proxies: Sequence[Network]) -> str:
         if not any(address in network for network in proxies):
             return client
     return client
+
+
+def signed_address(header: str, keys: Sequence[str]) -> str:
+    """The address of its user that the console has signed with one of these keys; "" if there is
+    none. The console is then believed wherever it connects from."""
+    address, _, signature = header.partition(" ")
+    # Django is not used: this is imported before gevent has patched what Django imports.
+    said = f"perch client address {address}".encode()
+    is_ours = any(
+        hmac.compare_digest(
+            signature.encode(), hmac.new(key.encode(), said, "sha256").hexdigest().encode()
+        )
+        for key in keys
+    )
+    return address if is_ours and _parsed(address) else ""
 
 
 def _parsed(text: str) -> Address | None:

@@ -17,7 +17,7 @@ import types
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from enum import Enum
-from functools import wraps
+from functools import partial, wraps
 from operator import attrgetter
 from typing import Any, Literal, Union, get_args, get_origin
 from uuid import UUID
@@ -34,9 +34,9 @@ from controlplane.api.http.fields import in_seconds
 
 Render = Callable[[Any], Any]
 Getter = Callable[[Any], Any]
-# How to read one kind of source: a function that returns the values which need no rendering, the
-# names of those values, and a getter for each remaining field.
-Reader = tuple[Callable[[Any], Iterable[Any]], list[str], list[tuple[str, Getter]]]
+# How to read one type of row: the fields that are its attributes, a function that returns these,
+# and a getter for each other field.
+Reader = tuple[list[str], Callable[[Any], Iterable[Any]], list[tuple[str, Getter]]]
 
 # Timestamps are printed in seconds, UTC, with Z (`fields.Timestamp`).
 OPTIONS = orjson.OPT_OMIT_MICROSECONDS | orjson.OPT_UTC_Z
@@ -112,55 +112,64 @@ def _values(render: Render | None) -> Render | None:
 
 
 class SchemaRenderer:
-    """Takes the fields of a schema from an object or a dict, and honours ninja's resolvers
-    (`resolve_<field>`)."""
+    """Takes the fields of a schema from a dict or a row. Those of a row may have one of ninja's
+    resolvers (`resolve_<field>`)."""
 
     def __init__(self, schema: type[BaseModel]) -> None:
         self._schema = schema
-        # The reader of each type of source, made when the first source of that type is rendered.
+        # The reader of each type of row, made when the first row of that type is rendered.
         self._readers: dict[type, Reader] = {}
         # By their names in JSON. Some differ from the Python names, which pydantic reserves.
         self._fields = {
             field.serialization_alias or name: field for name, field in schema.model_fields.items()
         }
-        self._optional = [name for name, field in self._fields.items() if not field.is_required()]
+        renders = {name: _renderer_of(field) for name, field in self._fields.items()}
+        self._renders = {name: render for name, render in renders.items() if render}
+        self._defaults = {
+            name: field.get_default(call_default_factory=True, validated_data={})
+            for name, field in self._fields.items()
+            if not field.is_required()
+        }
 
     def __call__(self, source: Any) -> dict[str, Any]:
-        plain, names, others = self._readers.get(type(source)) or self._reader_of(source)
-        answer = dict(zip(names, plain(source), strict=True))
-        for name, get in others:
-            answer[name] = get(source)
-        for name in self._optional:
+        answer = self._of_dict(source) if isinstance(source, dict) else self._of_row(source)
+        for name, render in self._renders.items():
+            answer[name] = render(answer[name])
+        for name in self._defaults:
             if answer[name] is None:
                 del answer[name]
         return answer
 
-    def _reader_of(self, source: Any) -> Reader:
-        plain: list[str] = []
+    def _of_dict(self, source: dict[str, Any]) -> dict[str, Any]:
+        answer = {**self._defaults, **source}
+        if answer.keys() == self._fields.keys():
+            return answer
+        return {name: answer[name] for name in self._fields}
+
+    def _of_row(self, row: Any) -> dict[str, Any]:
+        names, attributes, others = self._readers.get(type(row)) or self._reader_of(row)
+        answer = dict(zip(names, attributes(row), strict=True))
+        for name, get in others:
+            answer[name] = get(row)
+        return answer
+
+    def _reader_of(self, row: Any) -> Reader:
+        names: list[str] = []
         others: list[tuple[str, Getter]] = []
-        for name, field in self._fields.items():
-            get, render = self._getter(name, field, source), _renderer_of(field)
-            if isinstance(get, attrgetter) and render is None:
-                plain.append(name)
+        for name in self._fields:
+            if resolve := getattr(self._schema, f"resolve_{name}", None):
+                others.append((name, resolve))
+            # An attribute that only some rows have, such as a password, is not on the row's class.
+            elif name in self._defaults and not hasattr(type(row), name):
+                others.append((name, partial(_attribute, name, self._defaults[name])))
             else:
-                others.append((name, _rendered(get, render)))
-        reader = _attributes(plain), plain, others
-        self._readers[type(source)] = reader
+                names.append(name)
+        reader = self._readers[type(row)] = names, _attributes(names), others
         return reader
 
-    def _getter(self, name: str, field: FieldInfo, source: Any) -> Getter:
-        if resolve := getattr(self._schema, f"resolve_{name}", None):
-            return resolve  # type: ignore[no-any-return]
-        if isinstance(source, dict):
-            if field.is_required():
-                return lambda found: found[name]
-            default = field.get_default(call_default_factory=True, validated_data={})
-            return lambda found: found.get(name, default)
-        # An attribute that only some rows have, such as a password, is not on the row's class.
-        if field.is_required() or hasattr(type(source), name):
-            return attrgetter(name)
-        default = field.get_default(call_default_factory=True, validated_data={})
-        return lambda row: getattr(row, name, default)
+
+def _attribute(name: str, default: Any, row: Any) -> Any:
+    return getattr(row, name, default)
 
 
 def _attributes(names: list[str]) -> Callable[[Any], Iterable[Any]]:
@@ -174,12 +183,6 @@ def _attributes(names: list[str]) -> Callable[[Any], Iterable[Any]]:
 def _renderer_of(field: FieldInfo) -> Render | None:
     # pydantic keeps the annotations of the field itself separately from its type.
     return _annotated(field.annotation, field.metadata)
-
-
-def _rendered(get: Getter, render: Render | None) -> Getter:
-    if render is None:
-        return get
-    return lambda source: render(get(source))
 
 
 JSON = "application/json; charset=utf-8"

@@ -29,7 +29,8 @@ from gunicorn.workers.ggevent import GeventWorker
 
 from controlplane import logs
 from controlplane.address_ranges import network_of
-from controlplane.api.http.client_address import Network, client_of
+from controlplane.api.http.client_address import Network, client_of, signed_address
+from controlplane.process_accounts import console_key
 
 STATUS_OF = {
     LimitRequestLine: HTTPStatus.REQUEST_URI_TOO_LONG,
@@ -54,12 +55,16 @@ KILL_WITH_PARENT = 1
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
-def with_client_address(application: Application, proxies: Sequence[Network]) -> Application:
-    """The WSGI application, with the client's address in REMOTE_ADDR instead of a reverse
-    proxy's."""
+def with_client_address(
+    application: Application, proxies: Sequence[Network], secrets: Sequence[str]
+) -> Application:
+    """The WSGI application, with the client's address in REMOTE_ADDR instead of a reverse proxy's,
+    or of the console's. `secrets` are the service's secret keys."""
+    console_keys = [key for secret in secrets for key in (console_key(secret), secret)]
 
     def served(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        environ["REMOTE_ADDR"] = client_of(
+        signed = environ.get("HTTP_PERCH_CLIENT_ADDRESS", "")
+        environ["REMOTE_ADDR"] = (signed and signed_address(signed, console_keys)) or client_of(
             environ.get("REMOTE_ADDR", ""), environ.get("HTTP_X_FORWARDED_FOR", ""), proxies
         )
         return application(environ, start_response)
@@ -149,7 +154,8 @@ class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no ty
         refusals.begin()
         sampling.begin_in_thread("api")
         watched = self._watched(self.wsgi)
-        self.wsgi: Application = with_client_address(watched, settings.TRUSTED_PROXIES)
+        secrets = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
+        self.wsgi: Application = with_client_address(watched, settings.TRUSTED_PROXIES, secrets)
         # Objects that exist by now stay for the life of the process, so later collections can skip
         # them. Collections are rare, because the thousands of objects of a long list are freed by
         # reference counting anyway.

@@ -199,15 +199,13 @@ class _OneByOne:
                     try:
                         work(connection, item)
                         report_progress()
-                    except (psycopg.Error, UnicodeError) as error:
+                    except psycopg.Error as error:
                         self.failures[item] = _failure(error)
                         break  # a session that did not answer in time cannot be used again
 
 
-def _failure(error: psycopg.Error | UnicodeError) -> Failure:
+def _failure(error: psycopg.Error) -> Failure:
     """Without Postgres's hint, which is meant for someone who can run SQL there."""
-    if isinstance(error, UnicodeError):
-        return Failure("a name is not valid UTF-8")
     parts = (error.diag.message_primary, error.diag.message_detail)
     words = ": ".join(filter(None, parts)) or str(error)
     return Failure(words, is_final=(error.sqlstate or "").startswith(FINAL))

@@ -58,7 +58,7 @@ class ClusterRoles:
 
 
 def read_roles(socket_dir: Path) -> ClusterRoles:
-    """Raises RolesForged, psycopg.Error, or UnicodeError for a name that is not UTF-8."""
+    """Raises RolesForged, NotUtf8, psycopg.Error."""
     with session(socket_dir) as connection, connection.transaction():
         # One snapshot: what was checked is what is read.
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

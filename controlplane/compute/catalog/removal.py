@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 from psycopg import sql
 
-from controlplane.compute.processes.session import Session, name_of, session
+from controlplane.compute.host.patience import report_progress
+from controlplane.compute.processes.session import Session, is_utf8, name_of, session
 
 log = logging.getLogger(__name__)
 
@@ -21,9 +23,14 @@ log = logging.getLogger(__name__)
 WAITING_FOR = re.compile(r"still waiting for backend with PID (\d+) to accept ProcSignalBarrier")
 # What the role wrote must not run with the heir's rights. The transaction's id tells what was given
 # away from what the heir had. ALTER would refuse temporary views of other sessions, and ambiguous
-# procedures. Rules on views can only be dropped. Whoever has MAINTAIN executes the query of a
-# materialized view as its owner.
+# procedures. Rules on views can only be dropped. Whoever has MAINTAIN on a table executes the
+# functions of its indexes as its owner. The query of a materialized view is executed as its owner
+# by every REFRESH, which nothing can prevent.
 GIVE_AWAY = """DO $$ DECLARE id xid := pg_current_xact_id()::xid; statement text; BEGIN
+    FOR statement IN SELECT oid::regclass FROM pg_class WHERE relkind = 'm' AND relowner = {role}
+    LOOP RAISE 'it owns the materialized view %, whose query REFRESH would execute with the rights '
+        'of its new owner: drop the view, or change its owner', statement USING ERRCODE = '0A000';
+    END LOOP;
     EXECUTE 'REASSIGN OWNED BY ' || {role}::oid::regrole || ' TO ' || {heir}::oid::regrole;
     UPDATE pg_proc SET prosecdef = false WHERE prosecdef AND xmin = id;
     UPDATE pg_class SET reloptions = '{{security_invoker=true}}' || ARRAY(
@@ -42,22 +49,42 @@ GIVE_AWAY = """DO $$ DECLARE id xid := pg_current_xact_id()::xid; statement text
 END $$"""
 # Seconds: giving away is a single transaction, however much there is to give away.
 GIVE_AWAY_TIMEOUT = 55.0
+# Open a database, and note its limit where only a superuser can; and close all that were opened.
+OPEN = (
+    "ALTER ROLE CURRENT_USER IN DATABASE %1$s SET perch.connection_limit = {};"
+    "ALTER DATABASE %1$s ALLOW_CONNECTIONS true CONNECTION LIMIT 0"
+)
+CLOSE_AGAIN = """DO $$ DECLARE name name; before text; BEGIN
+    FOR name, before IN SELECT datname, split_part(setconfig[1], '=', 2) FROM pg_db_role_setting
+        JOIN pg_database d ON d.oid = setdatabase
+        WHERE setrole = current_user::regrole AND datconnlimit <> -2
+    LOOP
+        EXECUTE format('ALTER ROLE CURRENT_USER IN DATABASE %1$I RESET ALL;'
+            'ALTER DATABASE %1$I ALLOW_CONNECTIONS false CONNECTION LIMIT %2$s', name, before);
+    END LOOP;
+END $$"""
 # The connection limit that marks a database whose DROP was interrupted: it can only be dropped.
 DATCONNLIMIT_INVALID = -2
+# What `DatabaseRow.of` takes.
+COLUMNS = "pg_database.oid::bigint, namesend(datname), datallowconn, datconnlimit"
+# The quoted names of those with an oid.
+ROLE, DATABASE = "{}::oid::regrole", "(SELECT quote_ident(datname) FROM pg_database WHERE oid = {})"
+IS_ROLE = "SELECT FROM pg_roles WHERE oid = %s"
 
 
 @dataclass(frozen=True)
 class DatabaseRow:
     """A database as the compute's catalog has it."""
 
+    oid: int
     name: str
     allows_connections: bool
     connection_limit: int
 
     @classmethod
-    def of(cls, name: object, lets_in: object, limit: object) -> "DatabaseRow":
-        """Of a row of namesend(datname), datallowconn and datconnlimit."""
-        return cls(name_of(name), bool(lets_in), int(str(limit)))
+    def of(cls, oid: object, name: object, lets_in: object, limit: object) -> "DatabaseRow":
+        """Of a row of COLUMNS."""
+        return cls(int(str(oid)), name_of(name), bool(lets_in), int(str(limit)))
 
 
 def drop_database(socket_dir: Path, name: str) -> None:
@@ -73,7 +100,7 @@ def drop_database(socket_dir: Path, name: str) -> None:
         ).fetchone()
         if found is None:
             return
-        _roll_back_prepared(socket_dir, connection, "database", name)
+        roll_back_prepared(socket_dir, connection, "datname = %s", name)
         if found[0]:
             run(connection, "ALTER DATABASE {} IS_TEMPLATE false", name)
         connection.execute("SET client_min_messages = log")
@@ -92,15 +119,15 @@ def drop_role(
     first, so it cannot connect even if the rest fails. Raises psycopg.Error.
     """
     with session(socket_dir) as connection:
-        found = _find_role(connection, name, oid)
-        if found is None:
+        close_again(connection)
+        role = oid or _oid_of(connection, name)
+        if role is None or not connection.execute(IS_ROLE, [role]).fetchall():
             return
-        role, name = found
-        run(connection, "ALTER ROLE {} NOLOGIN PASSWORD NULL", name)
+        run_by_oid(connection, "ALTER ROLE %s NOLOGIN PASSWORD NULL", ROLE, role)
         connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [name]
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usesysid = %s", [role]
         )
-        _roll_back_prepared(socket_dir, connection, "owner", name)
+        roll_back_prepared(socket_dir, connection, "owner = pg_get_userbyid(%s)", role)
         for database in _databases_with_role(connection, role):
             heir = _oid_of(connection, heirs.get(database.name, otherwise))
             # The heir may be a new role with the dropped one's name, which does not exist yet.
@@ -108,9 +135,10 @@ def drop_role(
                 heir = _oid_of(connection, otherwise)
             _give_away(socket_dir, connection, database, role, heir)
         # What belongs to no database: databases themselves, and rights to them.
-        run(connection, "REASSIGN OWNED BY {} TO {}", name, otherwise)
-        run(connection, "DROP OWNED BY {}", name)
-        run(connection, "DROP ROLE {}", name)
+        heir = _oid_of(connection, otherwise)
+        run_by_oid(connection, "REASSIGN OWNED BY %s TO %s", ROLE, role, heir)
+        run_by_oid(connection, "DROP OWNED BY %s", ROLE, role)
+        run_by_oid(connection, "DROP ROLE %s", ROLE, role)
 
 
 def _give_away(
@@ -122,7 +150,11 @@ def _give_away(
     stored in UTF-8, and the database's own encoding may be another.
     """
     if database.connection_limit == DATCONNLIMIT_INVALID:
-        run(connection, "DROP DATABASE {}", database.name)
+        name = database.name
+        if not is_utf8(name):
+            name = f"perch_dropped_{database.oid}"
+            run_by_oid(connection, f"ALTER DATABASE %s RENAME TO {name}", DATABASE, database.oid)
+        run(connection, "DROP DATABASE {}", name)
         return
     with session_in(socket_dir, connection, database) as inside:
         inside.execute(GIVE_AWAY.format(role=role, heir=heir).encode())
@@ -133,11 +165,10 @@ def session_in(socket_dir: Path, connection: Session, database: DatabaseRow) -> 
     """A session in a client's database.
 
     A database that allows no connections has to allow them meanwhile. A connection limit of 0 keeps
-    out all roles but the platform's, even if we crash before it is closed again.
+    out all roles but the platform's, even if we crash before it is closed again (`close_again`).
     """
     if not database.allows_connections:
-        statement = "ALTER DATABASE {} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT 0"
-        run(connection, statement, database.name)
+        run_by_oid(connection, OPEN.format(database.connection_limit), DATABASE, database.oid)
     try:
         # No conversion: not every encoding has one, and only ASCII is sent there.
         with session(
@@ -146,14 +177,19 @@ def session_in(socket_dir: Path, connection: Session, database: DatabaseRow) -> 
             yield inside
     finally:
         if not database.allows_connections:
-            statement = "ALTER DATABASE {} WITH ALLOW_CONNECTIONS false CONNECTION LIMIT "
-            run(connection, statement + str(database.connection_limit), database.name)
+            close_again(connection)
+
+
+def close_again(connection: Session) -> None:
+    """Close the databases that `session_in` has opened, also before a crash. The caller works on
+    none in one."""
+    connection.execute(CLOSE_AGAIN.encode())
 
 
 def _databases_with_role(connection: Session, role: int) -> list[DatabaseRow]:
     """The databases in which the role owns something or has rights to something."""
     rows = connection.execute(
-        "SELECT DISTINCT namesend(datname), datallowconn, datconnlimit"
+        f"SELECT DISTINCT {COLUMNS}"  # noqa: S608 # ours
         " FROM pg_shdepend JOIN pg_database ON pg_database.oid = dbid"
         " WHERE refclassid = 'pg_authid'::regclass AND refobjid = %s",
         [role],
@@ -161,21 +197,22 @@ def _databases_with_role(connection: Session, role: int) -> list[DatabaseRow]:
     return [DatabaseRow.of(*row) for row in rows]
 
 
-def _roll_back_prepared(socket_dir: Path, connection: Session, column: str, name: str) -> None:
+def roll_back_prepared(
+    socket_dir: Path, connection: Session, condition: LiteralString, *values: object
+) -> None:
     """Roll back the prepared transactions that match: they would hold their locks for ever. Each
     can be rolled back only in its own database."""
     rows = connection.execute(
-        sql.SQL(
-            "SELECT textsend(gid), namesend(datname), datallowconn, datconnlimit"
-            " FROM pg_prepared_xacts JOIN pg_database ON datname = database WHERE {} = %s"
-        ).format(sql.Identifier(column)),
-        [name],
+        f"SELECT textsend(gid), {COLUMNS}"  # noqa: S608 # ours
+        f" FROM pg_prepared_xacts JOIN pg_database ON datname = database WHERE {condition}",
+        values,
     ).fetchall()
     for gid, *database in rows:
         assert isinstance(gid, bytes)
         with session_in(socket_dir, connection, DatabaseRow.of(*database)) as inside:
             # As bytes, in whichever encoding that database has.
             inside.execute(b"ROLLBACK PREPARED '" + gid.replace(b"'", b"''") + b"'")
+        report_progress()
 
 
 def _end_blocking_backend(socket_dir: Path, notice: psycopg.errors.Diagnostic) -> None:
@@ -192,16 +229,13 @@ def _oid_of(connection: Session, role: str) -> int | None:
     return int(str(row[0])) if row else None
 
 
-def _find_role(connection: Session, name: str, oid: int | None) -> tuple[int, str] | None:
-    """The role's oid and name; None if it does not exist."""
-    if oid is None:
-        found = _oid_of(connection, name)
-        return None if found is None else (found, name)
-    row = connection.execute("SELECT namesend(rolname) FROM pg_roles WHERE oid = %s", [oid])
-    sent = row.fetchone()
-    return None if sent is None else (oid, name_of(sent[0]))
-
-
 def run(connection: Session, statement: str, *names: str) -> None:
     """Run our own `statement`; only the names in it are untrusted."""
     connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+
+
+def run_by_oid(connection: Session, statement: str, name: str, *oids: object) -> None:
+    """Run our own `statement` on roles or databases with these oids; in place of each `%s` comes
+    what `name`, ROLE or DATABASE, gives. Only the server can write a name that is not UTF-8."""
+    names = ", ".join(map(name.format, oids))
+    connection.execute(f"DO $$ BEGIN EXECUTE format('{statement}', {names}); END $$".encode())

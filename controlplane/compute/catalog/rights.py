@@ -53,15 +53,47 @@ UNION ALL SELECT '', 'pg_event_trigger'::regclass, oid, evtowner, NULL FROM pg_e
 UNION ALL SELECT '', 'pg_publication'::regclass, oid, pubowner, NULL FROM pg_publication
 UNION ALL SELECT '', 'pg_operator'::regclass, oid, oprowner, NULL FROM pg_operator
 """
+# Which functions Postgres calls for an object: a new cast, operator class or conversion of types of
+# Postgres's own would make it call them wherever it meets these types.
+CALLED = """
+SELECT 'pg_cast'::regclass, oid, ARRAY[castfunc], concat(castcontext, castmethod) FROM pg_cast
+UNION ALL SELECT 'pg_conversion'::regclass, oid, ARRAY[conproc::oid],
+    concat_ws(' ', conforencoding, contoencoding, condefault) FROM pg_conversion
+UNION ALL SELECT 'pg_opclass'::regclass, oid, '{}',
+    concat_ws(' ', opcintype::regtype, opckeytype::regtype, opcdefault) FROM pg_opclass
+UNION ALL SELECT 'pg_amop'::regclass, oid, '{}', amopopr::regoperator::text FROM pg_amop
+UNION ALL SELECT 'pg_amproc'::regclass, oid, ARRAY[amproc::oid], '' FROM pg_amproc
+UNION ALL SELECT 'pg_am'::regclass, oid, ARRAY[amhandler::oid], amtype::text FROM pg_am
+UNION ALL SELECT 'pg_transform'::regclass, oid, ARRAY[trffromsql::oid, trftosql], ''
+    FROM pg_transform
+UNION ALL SELECT 'pg_operator'::regclass, oid, ARRAY[oprcode::oid, oprrest, oprjoin], ''
+    FROM pg_operator
+UNION ALL SELECT 'pg_type'::regclass, oid, ARRAY[typinput::oid, typoutput, typreceive, typsend,
+    typmodin, typmodout, typanalyze, typsubscript], '' FROM pg_type
+UNION ALL SELECT 'pg_language'::regclass, oid, ARRAY[lanplcallfoid, laninline, lanvalidator], ''
+    FROM pg_language
+UNION ALL SELECT 'pg_foreign_data_wrapper'::regclass, oid, ARRAY[fdwhandler, fdwvalidator], ''
+    FROM pg_foreign_data_wrapper
+UNION ALL SELECT 'pg_ts_parser'::regclass, oid,
+    ARRAY[prsstart::oid, prstoken, prsend, prsheadline, prslextype], '' FROM pg_ts_parser
+UNION ALL SELECT 'pg_ts_template'::regclass, oid, ARRAY[tmplinit::oid, tmpllexize], ''
+    FROM pg_ts_template
+"""
+# Since Postgres 17, the name of this type has no schema.
+IDENTITY = "replace((pg_identify_object(class, id, 0)).identity, 'pg_catalog.json', 'json')"
 # Of Postgres's own objects, only those whose privileges were changed.
 DATABASE = {
     "objects": f"""
-SELECT class::text, (pg_identify_object(class, id, 0)).identity, owner::regrole::text, {{acl}}
+SELECT class::text, {IDENTITY}, owner::regrole::text, {{acl}}
 FROM ({OBJECTS}) AS o(kind, class, id, owner, given),
     LATERAL (SELECT CASE WHEN kind = '' THEN NULL
         ELSE coalesce(given, acldefault(kind::"char", owner)) END) AS a(acl)
 WHERE id >= 16384 OR given IS DISTINCT FROM (
     SELECT initprivs FROM pg_init_privs WHERE objoid = id AND classoid = class AND objsubid = 0)
+""",  # noqa: S608
+    "called functions": f"""
+SELECT class::text, {IDENTITY}, called::regprocedure[]::text, more
+FROM ({CALLED}) AS o(class, id, called, more) WHERE id >= 16384
 """,  # noqa: S608
     "columns": """
 SELECT (pg_identify_object('pg_class'::regclass, attrelid, attnum)).identity, {acl}
@@ -72,8 +104,9 @@ WHERE attacl IS NOT NULL AND NOT attisdropped AND attacl IS DISTINCT FROM (SELEC
 """,
     "functions": """
 SELECT f.oid::regprocedure::text, prosecdef, proleakproof, lanname, lanpltrusted,
-    CASE WHEN lanname IN ('c', 'internal') THEN concat_ws(' ', prosrc, probin) END
-FROM pg_proc f JOIN pg_language l ON l.oid = prolang WHERE f.oid >= 16384 OR prosecdef
+    CASE WHEN lanname IN ('c', 'internal') OR rolsuper THEN concat_ws(' ', prosrc, probin) END
+FROM pg_proc f JOIN pg_language l ON l.oid = prolang JOIN pg_authid r ON r.oid = proowner
+WHERE f.oid >= 16384 OR prosecdef
 """,
     # There may be millions.
     "large objects": """

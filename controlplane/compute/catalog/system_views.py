@@ -11,8 +11,9 @@ than the one it names.
 import json
 from pathlib import Path
 
-from controlplane.compute.catalog.removal import DatabaseRow, session_in
+from controlplane.compute.catalog.removal import COLUMNS, DatabaseRow, close_again, session_in
 from controlplane.compute.host.filesystem import branch_dir
+from controlplane.compute.host.patience import report_progress
 from controlplane.compute.processes.session import Session, session
 
 # A trigger in place of each write. Unlike a rule, it also keeps a view from being written while
@@ -38,11 +39,11 @@ IS_CLOSED = """
 SELECT 1 FROM pg_trigger WHERE tgrelid = 'pg_group'::regclass AND tgname = 'perch_read_only'
 """
 # Leaves out those whose DROP was interrupted: they can only be dropped.
-DATABASES = """
-SELECT oid::bigint, namesend(datname), datallowconn, datconnlimit FROM pg_database
+DATABASES = f"""
+SELECT {COLUMNS} FROM pg_database
 WHERE datname <> current_database() AND datconnlimit <> -2 AND oid::bigint <> ALL (%s::bigint[])
 ORDER BY oid
-"""
+"""  # noqa: S608 # ours
 # The file in a branch's directory that says that all views of the branch's data are read-only.
 MARK = "views-closed"
 # The names of Postgres's own roles up to Postgres 18, by their oids. Later ones begin with `pg_`.
@@ -116,13 +117,16 @@ def close_views_in(socket_dir: Path) -> None:
     with session(socket_dir) as connection:
         if connection.execute(IS_CLOSED).fetchone() is not None:
             return
-        done = list[int]()
+        close_again(connection)
+        done, known = list[int](), 0
         while rows := connection.execute(DATABASES, [done]).fetchall():
-            for oid, name, *limits in rows:
-                database = DatabaseRow.of(name, *limits)
+            # A client may go on creating others, which is no progress.
+            known = known or len(rows)
+            for database in (DatabaseRow.of(*row) for row in rows):
                 with session_in(socket_dir, connection, database) as inside:
-                    inside.execute(CLOSE.encode())
-                done.append(int(str(oid)))
-        # An earlier attempt may have left it open.
-        connection.execute("ALTER DATABASE template0 ALLOW_CONNECTIONS false CONNECTION LIMIT -1")
+                    if inside.execute(IS_CLOSED).fetchone() is None:
+                        inside.execute(CLOSE.encode())
+                done.append(database.oid)
+                if len(done) <= known:
+                    report_progress()
         connection.execute(CLOSE.encode())

@@ -36,12 +36,18 @@ from controlplane.compute.host.accounts import (
     set_owner,
 )
 from controlplane.compute.host.binaries import default_major, postgres_bin, postgres_version
-from controlplane.compute.host.cloning import clone_tree, shares_blocks
+from controlplane.compute.host.cloning import clone_tree, shares_blocks, sync_clone
+from controlplane.compute.host.filesystem import (
+    WORKSHOP,
+    lock_branches,
+    remove_tree,
+    sync_tree,
+)
 from controlplane.compute.host.filesystem import branch_dir as branch_dir
-from controlplane.compute.host.filesystem import lock_branches, remove_tree, sync_tree
 from controlplane.compute.host.space import require, translate_disk_full
 from controlplane.compute.host.steps import step
-from controlplane.compute.host.tree import NEW_FILE, tree_size
+from controlplane.compute.host.tree import NEW_FILE, SEGMENT_SIZE, tree_size
+from controlplane.compute.host.wal import segment_start
 from controlplane.compute.processes.process import socket_dir_of
 from controlplane.compute.settings.configuration import LOCALE, PLATFORM_ROLE
 
@@ -79,7 +85,7 @@ def create_from_template(
     if branch_dir(branch_id).exists():
         return
     source = template(major, locale)
-    with new_branch(branch_id) as (staging, account):
+    with new_branch(branch_id, flush=sync_clone) as (staging, account):
         to_copy = require_space(source, staging)
         with step("copying", **to_copy):
             clone_tree(source, staging / "data", owner=account)
@@ -88,11 +94,17 @@ def create_from_template(
             begin_history(staging, source)
 
 
-def create_from_parent(branch_id: str, parent_id: str) -> None:
+def create_from_parent(
+    branch_id: str,
+    parent_id: str,
+    *,
+    begin_history: Callable[[int | None], None] = lambda end: None,
+) -> None:
     """Make the branch's directory with all that is committed on the parent now.
 
-    The parent may run; then Postgres's backup functions make the copy consistent. Does nothing if
-    the directory exists already. Raises NoSuchBranchData, AccountUnusable, NotEnoughSpace,
+    The parent may run; then the copy is a base backup. Does nothing if the directory exists
+    already. `begin_history` is called when the staging directory has the copy, with what
+    `copy_branch` returns. Raises NoSuchBranchData, AccountUnusable, NotEnoughSpace,
     TreeUntrusted, psycopg.Error, OSError.
     """
     if branch_dir(branch_id).exists():
@@ -100,8 +112,8 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
     parent = data_dir(parent_id)
     if not parent.exists():
         raise NoSuchBranchData(f"the parent branch {parent_id} has no data")
-    with new_branch(branch_id) as (staging, account):
-        copy_branch(parent, staging, account)
+    with new_branch(branch_id, flush=sync_clone) as (staging, account):
+        begin_history(copy_branch(parent, staging, account))
 
 
 def replace(
@@ -137,7 +149,7 @@ def replace(
             if takes_source:
                 durable.rename(source.parent, fresh)
             else:
-                with new_branch(branch_id, place=fresh) as (staging, account):
+                with new_branch(branch_id, place=fresh, flush=sync_clone) as (staging, account):
                     copy_branch(source, staging, account)
         if place.exists():
             hand_over(place, fresh)
@@ -158,16 +170,20 @@ def undo_replace(branch_id: str, *, kept_as: str) -> None:
     remove_tree(_fresh(branch_id, kept_as))
 
 
-def copy_branch(source: Path, staging: Path, account: Account) -> None:
-    """Copy the data directory of another branch, which may be running."""
+def copy_branch(source: Path, staging: Path, account: Account) -> int | None:
+    """Copy the data directory of another branch, which may be running. Returns where the log of the
+    copy ends; None if the source does not run."""
     if (source.parent / MARK).exists():
         (staging / MARK).touch()
     if socket_dir := socket_dir_of(source):
         to_copy = require_space(source, staging, skip=RUNNING_FILES)
-        back_up(source, socket_dir, staging / "data", account, to_copy=to_copy)
-    else:
-        with step("copying", **require_space(source, staging, skip=BRANCH_FILES)):
-            clone_tree(source, staging / "data", owner=account, skip=BRANCH_FILES)
+        end = back_up(source, socket_dir, staging / "data", account, to_copy=to_copy)
+        # At the end of a low-level backup, Postgres switches to another segment.
+        has_label = (staging / "data" / "backup_label").exists()
+        return segment_start(end - 1) + SEGMENT_SIZE if has_label else end
+    with step("copying", **require_space(source, staging, skip=BRANCH_FILES)):
+        clone_tree(source, staging / "data", owner=account, skip=BRANCH_FILES)
+    return None
 
 
 def create_from_copy(branch_id: str, copy: Path) -> None:
@@ -300,13 +316,20 @@ def _initdb_options(major: int, locale: str) -> list[str]:
 
 
 @contextmanager
-def new_branch(branch_id: str, *, place: Path | None = None) -> Iterator[tuple[Path, Account]]:
+def new_branch(
+    branch_id: str, *, place: Path | None = None, flush: Callable[[Path], None] = sync_tree
+) -> Iterator[tuple[Path, Account]]:
     """Yields an empty staging directory for the branch, and its account. At the end the directory
-    is renamed to the branch's place, or to `place`; after an exception it is removed."""
+    is flushed and renamed to the branch's place, or to `place`; after an exception it is removed.
+    """
     with scratch_branch(branch_id) as (staging, account):
         yield staging, account
         with translate_disk_full("the branch"):
-            _put_in_place(staging, place or branch_dir(branch_id), account)
+            _make_run_dir(staging, account)
+            grant_access(staging, account)
+            with step("syncing"):
+                flush(staging)
+                durable.rename(staging, place or branch_dir(branch_id))
 
 
 @contextmanager
@@ -343,7 +366,7 @@ def _staging(branch_id: str) -> tuple[Path, Account]:
 def staging_id(branch_id: str) -> str:
     """The name that stands for the branch's id while it is being made, in every function that takes
     a branch id to find a directory."""
-    return f".{branch_id}"
+    return WORKSHOP + branch_id
 
 
 def _staging_place(branch_id: str) -> Path:
@@ -365,14 +388,6 @@ def _empty_staging(branch_id: str) -> Path:
     remove_tree(staging)
     staging.mkdir(mode=0o700)
     return staging
-
-
-def _put_in_place(staging: Path, place: Path, account: Account) -> None:
-    _make_run_dir(staging, account)
-    grant_access(staging, account)
-    with step("syncing"):
-        sync_tree(staging)
-        durable.rename(staging, place)
 
 
 def grant_access(path: Path | int, account: Account) -> None:

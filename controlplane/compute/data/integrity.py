@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psycopg
 
+from controlplane.compute.catalog.removal import roll_back_prepared
 from controlplane.compute.host.patience import report_progress
 from controlplane.compute.host.steps import step
 from controlplane.compute.processes.session import is_utf8, name_of, session
@@ -42,9 +43,11 @@ def check_data(socket_dir: Path) -> None:
 
 def check_structures(socket_dir: Path) -> None:
     """Check every B-tree index and every table of the databases that `check_data` reads with
-    Postgres's amcheck; do nothing if this Postgres has no amcheck. This creates the extension, so
-    the data must be a copy that nobody uses. Raises DataDamaged, psycopg.Error."""
+    Postgres's amcheck; do nothing if this Postgres has no amcheck. This creates the extension, and
+    rolls back prepared transactions, whose locks would keep it from tables, so the data must be a
+    copy that nobody uses. Raises DataDamaged, psycopg.Error."""
     with session(socket_dir) as connection:
+        roll_back_prepared(socket_dir, connection, "true")
         row = connection.execute(
             "SELECT 1 FROM pg_available_extensions WHERE name = 'amcheck'"
         ).fetchone()

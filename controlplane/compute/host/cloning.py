@@ -9,7 +9,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from controlplane import durable
 from controlplane.compute.host.accounts import Account, set_owner
+from controlplane.compute.host.filesystem import flush, sync_tree
 from controlplane.compute.host.patience import report_progress
 from controlplane.compute.host.space import require_reserve
 from controlplane.compute.host.steps import add_bytes
@@ -31,11 +33,13 @@ FICLONE = 0x40049409  # linux/fs.h: share the source's extents, copying on write
 NO_REFLINK = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS}
 # Bytes copied between two reports of progress, and between two checks of the disk's space.
 CHUNK_BYTES = 64 << 20
+# By disk (`_disk_of`), whether files there can share their blocks.
+_shares_blocks: dict[tuple[int, int], bool] = {}
 
 
-def clone_tree(source: Path, target: Path, *, owner: Account, skip: Collection[str] = ()) -> None:
+def clone_tree(source: Path, target: Path, *, owner: Account, skip: Collection[str] = ()) -> int:
     """Copy the directory `source`, which belongs to one account, to the new path `target`. `owner`
-    gets the copy.
+    gets the copy. Returns how many bytes its files hold.
 
     Copies share their blocks if the disk allows it. `skip` names paths relative to `source`; a
     skipped directory is made but left empty. Anything but files and directories is left out. So is
@@ -44,7 +48,9 @@ def clone_tree(source: Path, target: Path, *, owner: Account, skip: Collection[s
     """
     os.mkdir(target, 0o700)
     with open_directory(source) as reading, open_directory(target) as writing:
-        _Clone(reading, owner, skip).directory(reading, writing, "")
+        clone = _Clone(reading, owner, skip)
+        clone.directory(reading, writing, "")
+    return clone.held
 
 
 def clone_file(name: str, *, source: int, target: int, owner: Account) -> None:
@@ -69,14 +75,20 @@ def copy_beginning(
             clone.content(reading, writing, min(size, found.st_size), share=share)
             os.ftruncate(writing, size)
             set_owner(writing, owner)
-            os.fsync(writing)
+            durable.sync_open(writing)
         finally:
             os.close(writing)
 
 
-@functools.cache
 def shares_blocks(directory: Path) -> bool:
     """True if copies within the directory, which must be ours, share their blocks."""
+    disk = _disk_of(directory)
+    if disk not in _shares_blocks:
+        _shares_blocks[disk] = _can_share_blocks(directory)
+    return _shares_blocks[disk]
+
+
+def _can_share_blocks(directory: Path) -> bool:
     with (
         tempfile.TemporaryFile(dir=directory) as source,
         tempfile.TemporaryFile(dir=directory) as target,
@@ -86,12 +98,53 @@ def shares_blocks(directory: Path) -> bool:
         return _clone_blocks(source.fileno(), target.fileno())
 
 
+def sync_clone(path: Path) -> None:
+    """Flush the tree at `path`, which the caller then renames by `durable.rename`. In the
+    directories below those named `data`, `clone_tree` has made all files that were not flushed.
+    Raises what `sync_tree` raises.
+
+    Blocks that a copy shares were written before they were shared, so only the filesystem's journal
+    is missing. If the disk keeps the order of changes, what flushes the rename flushes that too.
+    """
+    if not (shares_blocks(path.parent) and keeps_order(path)):
+        sync_tree(path)
+        return
+    written = []
+    for directory, inner, files in os.walk(path):
+        written += [os.path.join(directory, name) for name in files]
+        if os.path.basename(directory) == "data":
+            inner.clear()
+    flush(written)
+
+
+def keeps_order(place: Path | int) -> bool:
+    """True if the disk of the place never has a change of names or attributes without those before
+    it. XFS promises that, Btrfs does not."""
+    return _keeps_order(*_disk_of(place))
+
+
+def _disk_of(place: Path | int) -> tuple[int, int]:
+    """The number of the device, and what tells its filesystem from the one there before."""
+    return os.stat(place).st_dev, os.statvfs(place).f_fsid
+
+
+@functools.cache
+def _keeps_order(device: int, _filesystem: int) -> bool:
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo") as mounts:
+        return any(
+            line.split()[2] == number and line.partition(" - ")[2].startswith("xfs ")
+            for line in mounts
+        )
+
+
 class _Clone:
     def __init__(self, source: int, owner: Account, skip: Collection[str]) -> None:
         self.source_uid = os.fstat(source).st_uid
         self.claims = Claims(source)
         self.owner = owner
         self.skip = skip
+        self.held = 0
         # Bytes copied since the disk's space was last checked.
         self.unlooked = 0
 
@@ -119,6 +172,7 @@ class _Clone:
             if place == WAL and is_recycled(name, source):
                 return
             self.check(name, found)
+            self.held += bytes_held(found)
             target = os.open(name, NEW_FILE, 0o600, dir_fd=writing)
             try:
                 self.content(source, target, found.st_size)
@@ -157,6 +211,9 @@ class _Clone:
                 self.wrote(copied, target)
         if end < size:
             os.ftruncate(target, size)
+        if share and keeps_order(target):
+            # `sync_clone` takes it for shared.
+            os.fsync(target)
 
 
 def _clone_blocks(source: int, target: int) -> bool:

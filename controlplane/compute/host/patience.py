@@ -47,8 +47,8 @@ def _release_nothing() -> None:
     pass
 
 
-# Called before each wait. The worker sets the function that returns the thread's database
-# connection to the pool.
+# Called before each wait. The worker, the proxy and its host process set the function that returns
+# the thread's database connection to the pool.
 before_waits: Callable[[], None] = _release_nothing
 
 

@@ -20,8 +20,8 @@ BALLAST_BYTES = 128 << 20  # bytes
 # On a small disk, the ballast takes at most this part of it.
 BALLAST_FRACTION = 1 / 50
 # Of the inodes, a twentieth is reserved but at least so many, unless that is more than a quarter. A
-# process can take 10,000 a second, and some seconds pass until its compute has ended.
-MIN_RESERVED_FILES = 50_000
+# process can take 80,000 a second, and a second passes until its compute has ended.
+MIN_RESERVED_FILES = 100_000
 # Bytes with which the metadata can still write; with less, the ballast is removed.
 CRITICAL_BYTES = 16 << 20
 

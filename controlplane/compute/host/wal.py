@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from controlplane import durable
 from controlplane.compute.host.foreign_files import read_regular
 from controlplane.compute.host.tree import REGULAR, SEGMENT_SIZE, start_of
 
@@ -273,9 +274,10 @@ def write_sum(segment: Path) -> None:
 
 def write_sidecar(segment: Path, suffix: str, content: bytes | bytearray) -> None:
     """Write what is known of the segment to the file with the segment's name and the suffix, which
-    is replaced as a whole."""
+    is replaced as a whole, also if the power fails."""
     draft = segment.with_name(f"{segment.name}{suffix}.new")
     draft.write_bytes(content)
+    durable.sync(draft)
     draft.replace(segment.with_name(segment.name + suffix))
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 from django.conf import settings
 
+from controlplane.compute.host import patience
 from controlplane.compute.host.binaries import majors, postgres_bin
 from controlplane.compute.host.foreign_files import process_file
 from controlplane.compute.host.listing import Listing
@@ -157,6 +158,7 @@ def kill(processes: Collection[psutil.Process]) -> None:
 
 def have_ended(processes: Collection[psutil.Process], *, timeout: float) -> bool:
     """Wait for the end of all processes, at most `timeout` seconds; True if all have ended."""
+    patience.before_waits()
     deadline = time.monotonic() + timeout
     while any(map(is_alive, processes)):
         if time.monotonic() > deadline:

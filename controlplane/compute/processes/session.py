@@ -15,11 +15,15 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
 import psycopg
 from django.conf import settings
 from psycopg import capabilities
-from psycopg.abc import PQGen, PQGenConn
+from psycopg.abc import Buffer, PQGen, PQGenConn
+from psycopg.adapt import AdaptersMap
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.types.string import TextLoader
 
 from controlplane import clock
 from controlplane.compute.host.accounts import is_served_by
@@ -71,6 +75,9 @@ PINNED = {
     "bytea_output": "hex",
     "extra_float_digits": "1",
     "standard_conforming_strings": "on",
+    "quote_all_identifiers": "off",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
     "backslash_quote": "safe_encoding",
     "client_encoding": "SQL_ASCII",
     "lc_messages": "C",
@@ -126,14 +133,36 @@ class NotPostgres(psycopg.OperationalError):
     """The answer is one that no Postgres gives; the message says what is wrong."""
 
 
+class NotUtf8(psycopg.DataError):
+    """An answer has a text that is not UTF-8, such as a name: see `name_of`."""
+
+
+class _TextLoader(TextLoader):
+    def load(self, data: Buffer) -> bytes | str:
+        try:
+            return super().load(data)
+        except UnicodeDecodeError as error:
+            raise NotUtf8("a name or a text that is not valid UTF-8") from error
+
+
+_ADAPTERS = AdaptersMap(psycopg.adapters)
+for _kind in (0, "text", "varchar", "bpchar", "name"):
+    _ADAPTERS.register_loader(_kind, _TextLoader)
+
+
 class _BoundedConnection(psycopg.Connection[tuple[object, ...]]):
-    """Waits for an answer at most `bound` seconds, and no longer than the work under way may."""
+    """Waits for an answer at most `bound` seconds, and no longer than the work under way may. The
+    database's name is quoted as in an address, and so may have any bytes."""
 
     bound = STATEMENT_TIMEOUT
 
     @classmethod
     def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
-        return heeding(of_bounded_length(super()._connect_gen(conninfo)))
+        given = conninfo_to_dict(conninfo)
+        name = f"dbname={given.pop('dbname')}"
+        others = (f"{key}={quote(str(value), safe='')}" for key, value in given.items())
+        address = "postgresql://?" + "&".join((name, *others))
+        return heeding(of_bounded_length(super()._connect_gen(address)))
 
     def wait(
         self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
@@ -205,15 +234,21 @@ def session(
     # A link may lead to a socket whose server refuses the session, which would look like an answer.
     if (socket_dir / f".s.PGSQL.{port_of(socket_dir)}").is_symlink():
         raise psycopg.OperationalError(ELSEWHERE)
-    connection = _BoundedConnection.connect(
-        **parameters(socket_dir, dbname, bound=bound)
-        | {"client_encoding": client_encoding}
-        | others,
-        autocommit=True,
-        # Code of clients that the session evaluates could replace a prepared statement.
-        prepare_threshold=None,
-        connect_timeout=max(MIN_CONNECT_TIMEOUT, round(min(bound, remaining()))),
-    )
+    name = quote(dbname, safe="", errors="surrogateescape")
+    try:
+        connection = _BoundedConnection.connect(
+            **parameters(socket_dir, name, bound=bound)
+            | {"client_encoding": client_encoding}
+            | others,
+            autocommit=True,
+            # Code of clients that the session evaluates could replace a prepared statement.
+            prepare_threshold=None,
+            context=_ADAPTERS,
+            connect_timeout=max(MIN_CONNECT_TIMEOUT, round(min(bound, remaining()))),
+        )
+    except UnicodeDecodeError as error:
+        # The driver cannot say why, as it reads the name for that.
+        raise psycopg.OperationalError("the database cannot be entered") from error
     connection.bound = bound
     if not is_served_by(connection.fileno(), socket_dir):
         connection.close()

@@ -44,7 +44,13 @@ from controlplane.compute.host.space import require_reserve
 from controlplane.compute.host.steps import step
 from controlplane.compute.host.tree import open_directory
 from controlplane.compute.processes.recovery import is_to_recover
-from controlplane.compute.processes.session import pinned_options, session, socket_dir, values_of
+from controlplane.compute.processes.session import (
+    NotUtf8,
+    pinned_options,
+    session,
+    socket_dir,
+    values_of,
+)
 from controlplane.compute.schemas.dump_archive import entries_of
 from controlplane.compute.schemas.schema import (
     MEMORY,
@@ -117,7 +123,7 @@ def create_schema_only(branch_id: str, source_id: str, *, locale: str) -> None:
                 with tempfile.TemporaryDirectory(dir=staging) as dumps:
                     _copy_schema(branch_id, source_id, Path(dumps))
                 if is_to_recover(staging / "data"):
-                    raise SchemaNotCopied("the new branch's Postgres did not shut down cleanly")
+                    raise CopyInterrupted("the new branch's Postgres did not shut down cleanly")
         finally:
             forget_lock(workshop)
 
@@ -140,7 +146,7 @@ def _copy_schema(branch_id: str, source_id: str, dumps: Path) -> None:
             databases = _databases(sockets)
         except RolesForged as error:
             raise SchemaUnreadable(str(error)) from error
-        except UnicodeError as error:
+        except NotUtf8 as error:
             raise SchemaUnreadable(
                 "a role or a database has a name that is not valid UTF-8"
             ) from error
@@ -174,7 +180,7 @@ def _source(branch_id: str, source_id: str) -> Iterator[Path]:
 
 
 def _databases(sockets: Path) -> list[str]:
-    """The names of clients' databases. Raises SchemaUnreadable, UnicodeError, psycopg.Error."""
+    """The names of clients' databases. Raises SchemaUnreadable, NotUtf8, psycopg.Error."""
     with session(sockets) as connection:
         rows = connection.execute(DATABASES).fetchall()
     closed = [str(name) for name, lets_in in rows if not lets_in]

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from controlplane.compute.host.filesystem import is_little_dirty
 from controlplane.compute.host.listener_socket import sockets_mode
 
 MEGABYTES_PER_CU = 4096
@@ -80,7 +81,11 @@ def render_configuration(
         "logging_collector": "off",
         "log_destination": "stderr",
         "archive_mode": "off",
+        # Nobody may create a subscription, so the start needs no process that looks for some.
+        "max_logical_replication_workers": "0",
         "restart_after_crash": "on",
+        # What Postgres flushes before it redoes its log.
+        "recovery_init_sync_method": "syncfs" if is_little_dirty() else "fsync",
         # For the platform's own sessions, when clients have taken all other connections.
         "superuser_reserved_connections": str(RESERVED_CONNECTIONS),
     }

@@ -38,7 +38,8 @@ ALLOWED: Mapping[str, Bounds] = {
     "default_pool_size": Bounds(1, max_connections),
     "idle_transaction_timeout": Bounds(0, _upto(DAY_SECONDS)),
     "max_client_conn": Bounds(1, _upto(MAX_CLIENTS)),
-    "max_prepared_statements": Bounds(0, _upto(1000), since=KEEPS_PREPARED_STATEMENTS),
+    # With 0, PgBouncer would keep none, and a client could execute another one's statement.
+    "max_prepared_statements": Bounds(1, _upto(1000), since=KEEPS_PREPARED_STATEMENTS),
     "query_timeout": Bounds(0, _upto(DAY_SECONDS)),
     "query_wait_timeout": Bounds(0, _upto(DAY_SECONDS)),
     "reserve_pool_size": Bounds(0, max_connections),

@@ -20,10 +20,9 @@ from controlplane.compute.catalog.rights import Rights, difference, rights_in
 from controlplane.compute.catalog.system_views import RolesForged, refuse_forged
 from controlplane.compute.extensions import has_extension
 from controlplane.compute.host.patience import report_progress
-from controlplane.compute.processes.session import Session, session
+from controlplane.compute.processes.session import Session, is_utf8, name_of, session
 from controlplane.compute.schemas.schema import is_connection_lost
 from controlplane.compute.schemas.schema_restoring import (
-    ADMIT,
     GUARD,
     UNGUARD,
     client_options,
@@ -42,7 +41,21 @@ SELECT rolname FROM pg_database d JOIN pg_roles r ON r.oid = datdba
 WHERE datname = current_database() AND NOT rolsuper
 """
 EXTENSIONS = "SELECT extname FROM pg_extension ORDER BY extname"
-PREPARED = "SELECT count(*), min(gid) FROM pg_prepared_xacts"
+PREPARED = "SELECT textsend(gid) FROM pg_prepared_xacts LIMIT 1"
+# pg_upgrade makes databases and roles through a database that is UTF-8.
+NAMES = """
+SELECT 'database', namesend(datname) FROM pg_database
+UNION ALL SELECT 'role', namesend(rolname) FROM pg_roles
+"""
+# The sessions of a running compute that was copied had them, or a crash has left them. pg_upgrade
+# leaves them out. As the end of those sessions does, this drops what depends on them, too.
+TEMPORARY = """
+DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT nspname FROM pg_namespace WHERE nspname ~ '^pg_(toast_)?temp_[0-9]+$'
+        ORDER BY 1
+    LOOP EXECUTE format('DROP SCHEMA %I CASCADE', name); END LOOP;
+END $$
+"""
 # What a client could have written that is taken. Each row has its name, its owner, a statement
 # that takes it, one by which the owner gives it back, and one that the platform executes then.
 #
@@ -75,6 +88,23 @@ SELECT '', '', '', '',
     format('ALTER ROUTINE %s DEPENDS ON EXTENSION %I', objid::regprocedure, extname)
 FROM pg_depend JOIN pg_extension e ON e.oid = refobjid
 WHERE classid = 'pg_proc'::regclass AND refclassid = 'pg_extension'::regclass AND deptype = 'x'
+"""
+# For each owner, what gives a role the schemas that his functions and checks name, and lets it make
+# functions anew in theirs. He may have lost his own rights there, and never had any to others.
+SCHEMAS = """
+SELECT rolname, format('GRANT USAGE%s ON SCHEMA %s TO ', more, name) FROM (
+    SELECT DISTINCT owner, CASE type WHEN 'schema' THEN identity ELSE schema END,
+        CASE type WHEN 'schema' THEN ', CREATE' END
+    FROM (SELECT 'pg_proc'::regclass, oid, proowner FROM pg_proc
+        UNION ALL SELECT 'pg_constraint'::regclass, c.oid, typowner
+        FROM pg_constraint c JOIN pg_type t ON t.oid = contypid) AS given(class, id, owner)
+    JOIN pg_depend ON classid = class AND objid = id,
+    LATERAL pg_identify_object(refclassid, refobjid, 0) WHERE id >= 16384 AND owner <> 10
+) AS named(owner, name, more) JOIN pg_roles r ON r.oid = owner
+WHERE name !~ '^pg_' AND name <> 'information_schema'
+"""
+ADMIT = """
+DO $do$ BEGIN EXECUTE format('GRANT CONNECT ON DATABASE %I TO {0}', current_database()); END $do$;
 """
 # The checks of domains.
 CHECKS = """
@@ -113,6 +143,8 @@ class StrippedCode:
 
     # By the names of the databases: rows as of BODIES.
     taken: dict[str, list[tuple[bytes, ...]]]
+    # By the names of the databases: rows as of SCHEMAS.
+    schemas: dict[str, list[tuple[bytes, ...]]]
     rights: Rights
 
 
@@ -123,6 +155,12 @@ def refuse_unsupported(sockets: Path, to: int) -> None:
             refuse_forged(connection)  # pg_upgrade grants by name
         except RolesForged as error:
             raise UpgradeRefused(str(error)) from error
+        for kind, name in connection.execute(NAMES):
+            if not is_utf8(name_of(name)):
+                raise UpgradeRefused(
+                    f'the name of the {kind} "{_text(name)}" is not valid UTF-8: rename it, from a '
+                    "database of its encoding"
+                )
         for name, is_half_dropped in connection.execute(CLOSED):
             raise UpgradeRefused(
                 f'the database "{name}" '
@@ -132,11 +170,10 @@ def refuse_unsupported(sockets: Path, to: int) -> None:
                     else "accepts no connections: set its ALLOW_CONNECTIONS to true, or drop it"
                 )
             )
-        for count, gid in connection.execute(PREPARED):
-            if count:
-                raise UpgradeRefused(
-                    f'it has prepared transactions, such as "{gid}": commit or roll them back'
-                )
+        for (gid,) in connection.execute(PREPARED):
+            raise UpgradeRefused(
+                f'it has prepared transactions, such as "{_text(gid)}": commit or roll them back'
+            )
         names = [str(name) for (name,) in connection.execute(DATABASES)]
     for name in names:
         with session(sockets, name, client_encoding="SQL_ASCII") as connection:
@@ -150,11 +187,17 @@ def refuse_unsupported(sockets: Path, to: int) -> None:
 
 def strip_client_code(sockets: Path) -> StrippedCode:
     """Take the bodies of all functions and the checks of all domains that clients could have
-    written."""
+    written. Drops temporary objects: the data is a copy, in which no session has any."""
     with session(sockets) as connection:
         names = [str(name) for (name,) in connection.execute(DATABASES)]
+    schemas = {}
+    for name in names:
+        with session(sockets, name, client_encoding="SQL_ASCII") as connection:
+            connection.execute(TEMPORARY.encode())
+            schemas[name] = _rows(connection, SCHEMAS)
     rights = rights_in(sockets, names)
-    return StrippedCode({name: _strip_client_code(sockets, name) for name in names}, rights)
+    taken = {name: _strip_client_code(sockets, name) for name in names}
+    return StrippedCode(taken, schemas, rights)
 
 
 def _strip_client_code(sockets: Path, name: str) -> list[tuple[bytes, ...]]:
@@ -162,8 +205,7 @@ def _strip_client_code(sockets: Path, name: str) -> list[tuple[bytes, ...]]:
     with session(sockets, name, client_encoding="SQL_ASCII") as connection:
         connection.execute("SET check_function_bodies = off")
         functions, checks, dependencies = (
-            [tuple(map(_bytes, row)) for row in connection.execute(query.encode())]
-            for query in (BODIES, CHECKS, DEPENDENCIES)
+            _rows(connection, query) for query in (BODIES, CHECKS, DEPENDENCIES)
         )
         # Checks first, since arguments of functions may have literals of domains as defaults.
         for _, _, take, *_ in checks + functions:
@@ -184,7 +226,8 @@ def restore_client_code(sockets: Path, found: StrippedCode) -> None:
             for what, owner, _, give, rest in rows:
                 try:
                     if owner and owner not in acting:
-                        acting_for = _acting_for(platform, sockets, name, owner)
+                        grants = [grant for one, grant in found.schemas[name] if one == owner]
+                        acting_for = _acting_for(platform, sockets, name, owner, grants)
                         acting[owner] = held.enter_context(acting_for)
                     if give:
                         define(acting[owner], give)
@@ -207,8 +250,11 @@ def restore_client_code(sockets: Path, found: StrippedCode) -> None:
 
 
 @contextmanager
-def _acting_for(platform: Session, sockets: Path, database: str, owner: bytes) -> Iterator[Session]:
-    """A session with the rights of the role `owner`, of which it is not the session's own role."""
+def _acting_for(
+    platform: Session, sockets: Path, database: str, owner: bytes, grants: list[bytes]
+) -> Iterator[Session]:
+    """A session with the rights of the role `owner`, of which it is not the session's own role, and
+    what `grants` gives it."""
     role = f"perch_upgrade_{secrets.token_hex(8)}"
     if owner == b"pg_database_owner":
         # It can have no other members than the database's owner.
@@ -218,6 +264,8 @@ def _acting_for(platform: Session, sockets: Path, database: str, owner: bytes) -
     member = b'GRANT "' + owner.replace(b'"', b'""') + b'" TO ' + role.encode()
     platform.execute(f"CREATE ROLE {role} LOGIN".encode())
     platform.execute(member)
+    for grant in grants:
+        platform.execute(grant + role.encode())
     platform.execute((ADMIT.format(role) + GUARD.format(role)).encode())
     options = client_options(sockets)
     with session(
@@ -230,6 +278,10 @@ def _acting_for(platform: Session, sockets: Path, database: str, owner: bytes) -
 def listed(names: list[str]) -> str:
     shown = ", ".join(f'"{name}"' for name in names[:MAX_NAMED])
     return shown + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
+
+
+def _rows(connection: Session, query: str) -> list[tuple[bytes, ...]]:
+    return [tuple(map(_bytes, row)) for row in connection.execute(query.encode())]
 
 
 def _bytes(value: object) -> bytes:

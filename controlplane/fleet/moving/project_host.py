@@ -1,7 +1,7 @@
 """Which host a project lives on: the one place that changes it.
 
 A worker acts only for the projects of its host (`own_host`), and proxies hear of the change in the
-same transaction (migration 0046). So this one row decides which host owns the project's branches.
+same transaction (migration 0030). So this one row decides which host owns the project's branches.
 """
 
 import threading

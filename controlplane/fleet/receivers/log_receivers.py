@@ -26,6 +26,7 @@ from threading import Semaphore
 import psycopg
 from django.db.models import Exists, Max, OuterRef
 
+from controlplane import clock
 from controlplane.compute import compute
 from controlplane.compute.data.branch_data import takes_long_to_copy
 from controlplane.compute.host.accounts import is_served_by
@@ -34,6 +35,8 @@ from controlplane.compute.host.listener_socket import port_of
 from controlplane.compute.host.patience import OutOfPatience, patience
 from controlplane.compute.host.steps import step
 from controlplane.compute.processes.session import socket_dir
+from controlplane.compute.settings.configuration import REGION_SLOT
+from controlplane.compute.slots import drop_slot, has_slot
 from controlplane.fleet.messages import LinkBroken, MoveRefused
 from controlplane.fleet.receivers import standby
 from controlplane.fleet.receivers.lost_receivers import (
@@ -42,12 +45,12 @@ from controlplane.fleet.receivers.lost_receivers import (
     closing,
     is_attached,
     replace,
+    watch,
 )
 from controlplane.fleet.receivers.second_hosts import (
     ask_to_receive,
     forget_reduced,
-    note_attached,
-    note_lost,
+    note_losses,
     record_reduced,
     second_hosts,
 )
@@ -107,7 +110,13 @@ def attach(endpoint: Endpoint, *, serves: bool = False) -> None:
     """Let the commits of the running compute wait for a second host, if its project wants that. It
     goes on without one if there is none within ATTACH_TIMEOUT seconds; an event says why. `serves`
     says that it has clients already. The caller holds the branch's lock."""
-    if not endpoint.project.waits_for_second_host or is_attached(endpoint.branch_id, endpoint.id):
+    if not endpoint.project.waits_for_second_host:
+        if has_slot(endpoint.branch_id, REGION_SLOT):
+            # The setting was changed while no compute ran.
+            with suppress(psycopg.Error):
+                _detach(endpoint.branch_id)
+        return
+    if is_attached(endpoint.branch_id, endpoint.id):
         return
     with step("attaching_second_host") as part:
         try:
@@ -121,15 +130,16 @@ def attach(endpoint: Endpoint, *, serves: bool = False) -> None:
 
 def _go_on_without(endpoint: Endpoint, why: str) -> None:
     # Without a receiver it would only keep log.
-    with suppress(psycopg.Error, NotAttached):
-        standby.drop_slot(socket_dir(endpoint.id))
-    _note_all_lost(endpoint.branch_id, why)
+    with suppress(psycopg.Error):
+        drop_slot(endpoint.branch_id, socket_dir(endpoint.id), REGION_SLOT)
+    _let_go_on(endpoint.branch_id, why)
     record_reduced(endpoint.branch_id, why)
 
 
-def _note_all_lost(branch_id: str, why: str) -> None:
-    for row in LogReceiver.objects.filter(branch=branch_id, lost_at=None):
-        note_lost(row.id, why)
+def _let_go_on(branch_id: str, why: str) -> None:
+    """Let commits wait for no receiver, once that is noted."""
+    note_losses(branch_id, why)
+    standby.name_standby(branch_id, None)
 
 
 def hold_durability(host: Host) -> None:
@@ -158,8 +168,7 @@ def hold_durability(host: Host) -> None:
                 return
             # The store would get none of the log, and the second host could remove none.
             if is_attached(branch_id, endpoint.id) and open_chain(branch_id) is None:
-                _note_all_lost(branch_id, "its history has ended")
-                standby.name_standby(branch_id, None)
+                _let_go_on(branch_id, "its history has ended")
                 replace(branch_id, None)
             attach(endpoint, serves=True)
 
@@ -227,17 +236,16 @@ def connect_to_source(receiver_id: str, host_id: str) -> int | None:
 
 def _attach(endpoint: Endpoint, *, serves: bool) -> str:
     """Returns the second host. Raises NotAttached, and what the parts raise."""
-    sockets, rows = socket_dir(endpoint.id), LogReceiver.objects.filter(branch=endpoint.branch_id)
-    for row in rows.filter(attached_at__isnull=False, lost_at=None):
-        # An earlier worker has attached it.
+    sockets, named = socket_dir(endpoint.id), standby.receiver_named(endpoint.branch_id)
+    for row in LogReceiver.objects.filter(id=named, lost_at=None):
+        # An earlier worker, or an earlier attempt, has attached it.
         if walsender := standby.walsender_descriptor(sockets, row.id):
-            replace(endpoint.branch_id, Attached(row.id, endpoint.id, walsender))
+            watch(endpoint.branch_id, Attached(row.id, endpoint.id, walsender))
             return str(row.host_id)
-    # Whatever happens from here on, nobody may wait for a receiver that is gone. Where clients
-    # commit, its loss is noted before a commit is acknowledged that only this host has.
+    # Clients that commit may not have to wait until another one is attached. After a restart they
+    # do: the former receiver has all that was acknowledged before, and gets nothing more.
     if serves:
-        _note_all_lost(endpoint.branch_id, WHY)
-    standby.name_standby(endpoint.branch_id, None)
+        _let_go_on(endpoint.branch_id, WHY)
     hosts = second_hosts(endpoint.project)
     if endpoint.branch_id in _copying:
         raise NotAttached("its history is still being copied to the store")
@@ -278,7 +286,7 @@ def _begin_to_hold_log(branch: Branch, sockets: Path) -> int:
             raise NotAttached("its history has no base copy yet")
         # The store gets what is flushed by now.
         pull_running(chain, branch.id, sockets)
-        return standby.begin_to_hold_log(sockets)
+        return standby.begin_to_hold_log(branch.id, sockets)
 
 
 def _attach_first(endpoint: Endpoint, hosts: list[Host]) -> str:
@@ -292,13 +300,13 @@ def _attach_first(endpoint: Endpoint, hosts: list[Host]) -> str:
             )
         except Exception as error:
             failure = error
-            standby.name_standby(endpoint.branch_id, None)
+            if standby.receiver_named(endpoint.branch_id) == row.id:
+                _let_go_on(endpoint.branch_id, WHY)
             row.delete()
             fields = {"branch": endpoint.branch_id, "host": host.id, "error": str(error)}
             log.warning("second host does not receive", extra=fields)
             continue
-        replace(endpoint.branch_id, Attached(row.id, endpoint.id, walsender))
-        note_attached(row)
+        watch(endpoint.branch_id, Attached(row.id, endpoint.id, walsender))
         return str(host.id)
     assert failure is not None
     raise failure
@@ -309,9 +317,11 @@ def _detach(branch_id: str) -> None:
     of a compute that does not run has is removed once the store has it (`forget_receivers`)."""
     endpoint_id = compute.running_endpoint(branch_id)
     if endpoint_id is not None:
+        rows = LogReceiver.objects.filter(branch=branch_id)
+        rows.filter(lost_at=None).update(lost_at=clock.now())
         standby.name_standby(branch_id, None)
-        with suppress(psycopg.Error, NotAttached):
-            standby.drop_slot(socket_dir(endpoint_id))
-        LogReceiver.objects.filter(branch=branch_id).delete()
+        # If this fails, the rows stay, and the round tries again.
+        drop_slot(branch_id, socket_dir(endpoint_id), REGION_SLOT)
+        rows.delete()
     forget_reduced(branch_id)
     replace(branch_id, None)

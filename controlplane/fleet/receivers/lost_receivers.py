@@ -13,20 +13,24 @@ Neither holds the branch's lock, as its holder may wait for a commit.
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 import psycopg
-from django.db import close_old_connections
+from django.db import Error, close_old_connections
 
 from controlplane.compute import compute
+from controlplane.compute.data.branch_data import data_dir
+from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.compute.host.patience import readable
+from controlplane.compute.processes.recovery import read_control
 from controlplane.compute.processes.session import session, socket_dir
 from controlplane.fleet.receivers import standby
-from controlplane.fleet.receivers.second_hosts import note_lost
+from controlplane.fleet.receivers.second_hosts import Elsewhere, note_attached, note_losses
 from controlplane.models import Host
 
 log = logging.getLogger(__name__)
@@ -34,17 +38,20 @@ log = logging.getLogger(__name__)
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# Seconds for the note that a receiver was lost, and for a walsender to end after its connection.
-NOTE_TIMEOUT, END_TIMEOUT = 1.0, 3.0
+# Seconds for the note that a receiver was lost, for a walsender to end after its connection, and
+# for a Postgres to end after its walsender if both are killed.
+NOTE_TIMEOUT, END_TIMEOUT, GRACE = 1.0, 3.0, 1.0
 WHY = "the connection to the second host was lost"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Attached:
     receiver_id: str
     endpoint_id: str
     # See `standby.walsender_descriptor`.
     walsender: int
+    # Whether its row says that commits wait for it.
+    is_noted: bool = False
 
 
 # By branch, the receivers that its commits wait for (`replace`); and those of them that are being
@@ -52,11 +59,16 @@ class Attached:
 _attached: dict[str, Attached] = {}
 _changing = threading.Lock()
 _ending: set[str] = set()
-# Whether this process has looked for those that an earlier worker has attached.
+# Whether this process has looked for those that an earlier worker has attached; and by branch, the
+# endpoints of those that are still to be found, and from when on, by the monotonic clock.
 _has_looked = False
+_to_find: dict[str, tuple[str, float]] = {}
+FIND_INTERVAL = 5.0  # seconds
 threads = ThreadPoolExecutor(8, thread_name_prefix="log-receivers")
-# Each of `threads` may wait for a note, so notes have threads of their own.
+# A database that hangs keeps each note for long. So notes have threads of their own, and each lost
+# receiver has one note under way.
 notes = ThreadPoolExecutor(8, thread_name_prefix="lost-receivers")
+_noting: dict[str, Future[None]] = {}
 
 
 def watch_receivers(host: Host) -> None:
@@ -65,8 +77,12 @@ def watch_receivers(host: Host) -> None:
     if not _has_looked:
         for branch_id, endpoint_id in compute.running_branches().items():
             if endpoint_id is not None and standby.receiver_named(branch_id) is not None:
-                threads.submit(closing(_find_again), branch_id, endpoint_id)
+                _to_find[branch_id] = endpoint_id, 0.0
         _has_looked = True
+    for branch_id, (endpoint_id, due_at) in list(_to_find.items()):
+        if time.monotonic() >= due_at:
+            del _to_find[branch_id]
+            threads.submit(closing(_find_again), branch_id, endpoint_id)
     with _changing:  # no descriptor is closed meanwhile
         ended = [one for one in _attached.items() if standby.has_ended(one[1].walsender)]
     for branch_id, attached in ended:
@@ -75,27 +91,39 @@ def watch_receivers(host: Host) -> None:
             threads.submit(closing(_take_out), branch_id, attached)
 
 
-def take_out_ended(receiver_id: str) -> None:
+def take_out_ended(receiver_id: str) -> bool:
     """Take out the receiver if commits wait for it and its walsender has ended, or does so within
-    END_TIMEOUT seconds. Raises LockTimeout, OSError."""
+    END_TIMEOUT seconds. False if this is to be called again: the compute recovers from a crash.
+    Raises django.db.Error, LockTimeout, OSError, and is to be called again."""
     for branch_id, endpoint_id in compute.running_branches().items():
-        if endpoint_id is not None and standby.receiver_named(branch_id) == receiver_id:
-            try:
-                walsender = standby.walsender_descriptor(socket_dir(endpoint_id), receiver_id)
-            except psycopg.Error:
-                return  # the compute ends too
-            if walsender is None or _ends(walsender):
+        if endpoint_id is None or standby.receiver_named(branch_id) != receiver_id:
+            continue
+        try:
+            walsender = standby.walsender_descriptor(socket_dir(endpoint_id), receiver_id)
+        except psycopg.Error:
+            return _has_ended(branch_id, endpoint_id)
+        if walsender is None or _ends(walsender, END_TIMEOUT):
+            with suppress(Elsewhere):  # the compute is about to be stopped
                 _go_on_without(branch_id, endpoint_id, receiver_id)
+    return True
 
 
 def is_attached(branch_id: str, endpoint_id: str) -> bool:
-    """Whether commits of the endpoint's compute wait for a receiver, as far as this worker
-    knows."""
+    """Whether commits of the endpoint's compute wait for a receiver, as far as this worker knows,
+    and the rows say so."""
     with _changing:
         one = _attached.get(branch_id)
-        if one is None or one.endpoint_id != endpoint_id:
+        if one is None or one.endpoint_id != endpoint_id or not one.is_noted:
             return False
         return not standby.has_ended(one.walsender)
+
+
+def watch(branch_id: str, one: Attached) -> None:
+    """Take the receiver, which the configuration names, out when its walsender ends; and note that
+    commits wait for it. Raises django.db.Error if that cannot be noted now."""
+    replace(branch_id, one)
+    note_attached(one.receiver_id)
+    one.is_noted = True
 
 
 def replace(branch_id: str, one: Attached | None, *, instead_of: Attached | None = None) -> None:
@@ -128,26 +156,29 @@ def closing(do: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
 def _find_again(branch_id: str, endpoint_id: str) -> None:
     """Watch the receiver that an earlier worker has attached, or take it out."""
     receiver_id = standby.receiver_named(branch_id)
-    if receiver_id is None:
+    if receiver_id is None or compute.running_endpoint(branch_id) != endpoint_id:
         return
     try:
         walsender = standby.walsender_descriptor(socket_dir(endpoint_id), receiver_id)
         if walsender is None:
             _go_on_without(branch_id, endpoint_id, receiver_id)
             return
-    except (psycopg.Error, OSError) as error:
-        # `log_receivers.hold_durability` tries again.
+    except (psycopg.Error, Error, LockTimeout, OSError) as error:
+        # `log_receivers.hold_durability` tries again too, but somebody may hold the branch's lock.
+        _to_find[branch_id] = endpoint_id, time.monotonic() + FIND_INTERVAL
         fields = {"branch": branch_id, "error": str(error)}
         log.warning("receiver not found again", extra=fields)
         return
     with _changing:
         # It may have been attached again meanwhile.
-        is_new = (
-            _attached.setdefault(branch_id, found := Attached(receiver_id, endpoint_id, walsender))
-            is found
-        )
+        found = Attached(receiver_id, endpoint_id, walsender)
+        is_new = _attached.setdefault(branch_id, found) is found
     if not is_new:
         os.close(walsender)
+        return
+    # The worker before may have ended first.
+    note_attached(receiver_id)
+    found.is_noted = True
 
 
 def _take_out(branch_id: str, one: Attached) -> None:
@@ -156,29 +187,50 @@ def _take_out(branch_id: str, one: Attached) -> None:
         if compute.running_endpoint(branch_id) == one.endpoint_id:
             _go_on_without(branch_id, one.endpoint_id, one.receiver_id)
         replace(branch_id, None, instead_of=one)
+    except (Error, Elsewhere, LockTimeout, OSError) as error:
+        # The next round tries again.
+        fields = {"branch": branch_id, "error": repr(error)}
+        log.warning("commits wait for a lost receiver", extra=fields)
     finally:
         _ending.discard(one.receiver_id)
 
 
 def _go_on_without(branch_id: str, endpoint_id: str, receiver_id: str) -> None:
-    """Let commits go on without the receiver, and say so if the compute goes on. Raises
-    LockTimeout, OSError."""
-    is_serving = False
-    with suppress(psycopg.Error), session(socket_dir(endpoint_id), bound=1.0) as connection:
-        is_serving = connection.execute("SELECT 1").fetchone() == (1,)
-    if is_serving:
-        # Before any commit is acknowledged that only this host has, if the database answers.
-        noting = notes.submit(closing(note_lost), receiver_id, WHY)
-        with suppress(Exception):
-            noting.result(NOTE_TIMEOUT)
+    """Let the compute's commits go on without the receiver, once it is noted that they do. While
+    that cannot be noted, they wait: another host may have taken the branch over, with all that the
+    receiver has. Raises TimeoutError, Elsewhere, django.db.Error, LockTimeout, OSError."""
+    # In this order: its configuration is written anew if it was started again meanwhile.
+    if _has_ended(branch_id, endpoint_id) or standby.receiver_named(branch_id) != receiver_id:
+        return
+    with _changing:
+        noting = _noting.get(receiver_id)
+        if noting is None:
+            noting = notes.submit(closing(note_losses), branch_id, WHY, of=receiver_id)
+            _noting[receiver_id] = noting
+    try:
+        noting.result(NOTE_TIMEOUT)
+    finally:
+        if noting.done():
+            _noting.pop(receiver_id, None)
     standby.name_standby(branch_id, None, instead_of=receiver_id)
-    if is_serving:
-        note_lost(receiver_id, WHY)
 
 
-def _ends(walsender: int) -> bool:
+def _has_ended(branch_id: str, endpoint_id: str) -> bool:
+    """Whether it is certain that the compute acknowledges no commit any more: its Postgres has
+    ended, or has shut down in order. One that does not answer may be recovering from a crash."""
+    with suppress(psycopg.Error), session(socket_dir(endpoint_id), bound=1.0) as connection:
+        if connection.execute("SELECT 1").fetchone() == (1,):
+            return False
+    with suppress(OSError):
+        if read_control(data_dir(branch_id)).is_shut_down:
+            return True
+    run = compute.open_run(branch_id, endpoint_id)
+    return compute.running_endpoint(branch_id) != endpoint_id if run is None else _ends(run, GRACE)
+
+
+def _ends(process: int, timeout: float) -> bool:
     """Wait for the end of the process with this descriptor, and close that."""
     try:
-        return bool(readable(walsender, timeout=END_TIMEOUT))
+        return bool(readable(process, timeout=timeout))
     finally:
-        os.close(walsender)
+        os.close(process)

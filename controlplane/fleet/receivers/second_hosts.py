@@ -4,7 +4,9 @@ one to begin, and what rows and events say of it."""
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
+from django.conf import settings
 from django.db import transaction
 
 from controlplane import clock
@@ -13,11 +15,17 @@ from controlplane.events.changes import durability_reduced, durability_restored
 from controlplane.events.recording import record
 from controlplane.fleet.messages import Link
 from controlplane.fleet.reaching_hosts import host_links
+from controlplane.fleet.receivers import standby
 from controlplane.fleet.receivers.standby import NotAttached
 from controlplane.models import Branch, Event, Host, LogReceiver, Project
 from controlplane.operations.locks import locked_project
 
 log = logging.getLogger(__name__)
+
+
+class Elsewhere(Exception):
+    """The branch was given to another host, which restores it from what its receivers have: no
+    commit may be acknowledged here any more."""
 
 
 # The branches of which an event of this process says that commits do not wait.
@@ -55,19 +63,41 @@ def ask_to_receive(row: LogReceiver) -> None:
         link.close()
 
 
-def note_attached(row: LogReceiver) -> None:
-    """Commits wait for the receiver from now on."""
+def note_attached(receiver_id: str) -> None:
+    """Commits wait for the receiver, which the configuration names. Does nothing if this is noted
+    already, or the receiver was lost since."""
+    rows = LogReceiver.objects.filter(id=receiver_id, attached_at=None, lost_at=None)
+    row = rows.first()
+    if row is None:
+        return
     branch_id = row.branch_id
+    earlier = LogReceiver.objects.filter(branch=branch_id).exclude(id=row.id)
     with transaction.atomic():
-        earlier = LogReceiver.objects.filter(branch=branch_id).exclude(id=row.id)
-        was_reduced = earlier.filter(lost_at__isnull=False).exists() or branch_id in _reduced
-        row.attached_at = clock.now()
-        row.save(update_fields=["attached_at"])
+        if branch_id in _reduced or earlier.filter(lost_at__isnull=False).exists():
+            _tell(branch_id, partial(durability_restored, host=row.host_id))
+        rows.update(attached_at=clock.now())
         # Their hosts remove what they have: the new receiver has all that the store has not.
         earlier.delete()
     _reduced.discard(branch_id)
-    if was_reduced:
-        _tell(branch_id, lambda project, branch: durability_restored(project, branch, row.host_id))
+
+
+def note_losses(branch_id: str, why: str, *, of: str | None = None) -> None:
+    """The branch's commits are to go on without the receiver `of`, by default without any. Raises
+    Elsewhere, django.db.Error; then they must not."""
+    _refuse_elsewhere(branch_id)
+    rows = LogReceiver.objects.filter(branch=branch_id, lost_at=None)
+    # Commits wait for this, so it waits for no event about a receiver that is gone.
+    if named := of or standby.receiver_named(branch_id):
+        rows.filter(id=named, attached_at=None).update(attached_at=clock.now())
+    for row in rows.filter(id=of) if of else rows:
+        note_lost(row.id, why)
+    # If it was given away meanwhile, what was restored may not have the note.
+    _refuse_elsewhere(branch_id)
+
+
+def _refuse_elsewhere(branch_id: str) -> None:
+    if not Branch.objects.filter(id=branch_id, project__host=settings.HOST_NAME).exists():
+        raise Elsewhere(f"the branch {branch_id} lives on another host")
 
 
 def note_lost(receiver_id: str, why: str) -> None:
@@ -91,7 +121,7 @@ def record_reduced(branch_id: str, why: str) -> None:
     """Record an event that commits wait for no second host, unless one says so already."""
     if branch_id not in _reduced and not _has_lost_one(branch_id):
         log.warning("commits wait for no second host", extra={"branch": branch_id, "reason": why})
-        _tell(branch_id, lambda project, branch: durability_reduced(project, branch, why))
+        _tell(branch_id, partial(durability_reduced, why=why))
     _reduced.add(branch_id)
 
 

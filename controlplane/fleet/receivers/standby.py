@@ -22,6 +22,7 @@ from controlplane.compute.host.wal import parse_lsn, segment_start
 from controlplane.compute.processes.process import reload_postgres
 from controlplane.compute.processes.session import Session, session, values_of
 from controlplane.compute.settings.configuration import HISTORY_SLOT, REGION_SLOT
+from controlplane.compute.slots import drop_slot
 
 CONFIGURATION = "postgresql.conf"
 _SETTING = "synchronous_standby_names"
@@ -77,11 +78,11 @@ def _line(receiver_id: str | None) -> str:
     return f"{_SETTING} = '\"{receiver_id}\"'\n" if receiver_id else ""
 
 
-def begin_to_hold_log(sockets: Path) -> int:
+def begin_to_hold_log(branch_id: str, sockets: Path) -> int:
     """Make the slot for a new receiver, in place of any earlier one's. Returns the position from
     which on a receiver gets the log: the beginning of a segment, before which the branch's chain
     has all. The caller holds the branch's history lock. Raises psycopg.Error, NotAttached."""
-    drop_slot(sockets)
+    drop_slot(branch_id, sockets, REGION_SLOT)
     with session(sockets) as connection:
         connection.execute(
             "SELECT pg_copy_physical_replication_slot(slot_name, %s) FROM pg_replication_slots"
@@ -95,23 +96,6 @@ def begin_to_hold_log(sockets: Path) -> int:
         raise NotAttached("its compute holds no log for its history yet")
     (restart,) = values_of(row, str)
     return segment_start(parse_lsn(restart))
-
-
-def drop_slot(sockets: Path) -> None:
-    """Remove the slot, and end the connection of a receiver that uses it. Raises psycopg.Error."""
-    with session(sockets) as connection:
-        row = connection.execute(
-            "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots"
-            " WHERE slot_name = %s AND active_pid IS NOT NULL",
-            [REGION_SLOT],
-        ).fetchone()
-        if row == (False,):
-            raise NotAttached("the connection of its former receiver does not end")
-        connection.execute(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-            " WHERE slot_name = %s",
-            [REGION_SLOT],
-        )
 
 
 def attach(branch_id: str, sockets: Path, receiver_id: str, *, timeout: float) -> int:

@@ -1,5 +1,5 @@
 """Takes base copies of a branch's data directory: of a stopped one by copying it, of a running one
-by Postgres's backup functions.
+by `base_backup`.
 
 A base holds no log: that is in its chain. On a disk that shares blocks, a base takes almost no room
 when it is taken, and what the branch changes from then on.
@@ -16,8 +16,8 @@ from controlplane import clock, durable
 from controlplane.compute.data.base_backup import BRANCH_FILES, back_up, positions_in
 from controlplane.compute.data.branch_data import data_dir, require_space
 from controlplane.compute.host.accounts import own_account
-from controlplane.compute.host.cloning import clone_tree
-from controlplane.compute.host.filesystem import remove_tree, sync_tree
+from controlplane.compute.host.cloning import clone_tree, sync_clone
+from controlplane.compute.host.filesystem import remove_tree
 from controlplane.compute.host.foreign_files import read_regular
 from controlplane.compute.host.tree import open_directory, tree_size
 from controlplane.compute.host.wal import record_at
@@ -45,23 +45,28 @@ class NoBase(Exception):
 
 
 def base_of_stopped(
-    branch_id: str, *, at: datetime | None = None, follows: Follows | None = None
+    branch_id: str,
+    *,
+    at: datetime | None = None,
+    follows: Follows | None = None,
+    end: int | None = None,
 ) -> Chain:
     """Take a base of the branch, whose compute is stopped, and begin a chain with it if none is
     open. Returns the chain.
 
     `at` is the moment since when the data has been as it is, by default now. A chain that begins
-    `follows` the position of an earlier one. The caller holds the branch's lock and its history
+    `follows` the position of an earlier one. The log ends at `end`; None if that is to be found
+    out. The caller holds the branch's lock and its history
     lock, and has copied the log of an open chain. Raises NoBase, LogUnreadable,
     NotEnoughSpace, TreeUntrusted, OSError.
     """
     data = data_dir(branch_id)
-    base, system_id = _base_in(data, at or clock.now())
+    base, system_id = _base_in(data, at or clock.now(), end=end)
 
     def copy(target: Path) -> Base:
         require_space(data, target.parent, skip=NOT_IN_A_BASE)
-        clone_tree(data, target, owner=own_account(), skip=NOT_IN_A_BASE)
-        return base
+        size = clone_tree(data, target, owner=own_account(), skip=NOT_IN_A_BASE)
+        return replace(base, size=size)
 
     return _put_in_place(branch_id, system_id, copy, follows)
 
@@ -79,6 +84,7 @@ def base_of_running(branch_id: str, sockets: Path) -> Chain:
         require_space(data, target.parent, skip=NOT_IN_A_BASE)
         end = back_up(data, sockets, target, own_account())
         base, _ = _base_in(target, clock.now(), end=end)
+        base = replace(base, size=tree_size(target, skip=NOT_IN_A_BASE))
         for segment in (target / "pg_wal").iterdir():
             if segment.is_file():
                 segment.unlink()
@@ -101,11 +107,12 @@ def begin_with_template(staging: Path, template: Path) -> None:
 @functools.cache
 def _template_base(template: Path) -> tuple[Base, int]:
     base, system_id = _base_in(template, clock.now())
-    return replace(base, size=0, template=template.name), system_id
+    return replace(base, template=template.name), system_id
 
 
 def _base_in(data: Path, at: datetime, *, end: int | None = None) -> tuple[Base, int]:
-    """What a data directory that does not run is as a base, and its system identifier. Its log ends
+    """What a data directory that does not run is as a base, but for its size, and its system
+    identifier. Its log ends
     at `end`; None if that is to be found out. Raises NoBase, LogUnreadable, OSError."""
     control = read_control(data)
     # The copy of a running branch has the checkpoint that the copy began with.
@@ -116,8 +123,7 @@ def _base_in(data: Path, at: datetime, *, end: int | None = None) -> tuple[Base,
         end = end or pulling.end_of_stopped_log(data, log, since=redo)
     if checkpoint is None or end is None or end < checkpoint.end:
         raise NoBase("the log of the data is not complete")
-    size = tree_size(data, skip=NOT_IN_A_BASE)
-    return Base(redo, end, control.timeline, at, checkpoint, size), control.system_id
+    return Base(redo, end, control.timeline, at, checkpoint, size=0), control.system_id
 
 
 def _put_in_place(
@@ -138,7 +144,7 @@ def _put_in_place(
         elif chain.timeline != taken.timeline:
             raise NoBase("the chain is of another timeline")
         (place / "base.json").write_text(json.dumps(taken.as_json()))
-        sync_tree(place)
+        sync_clone(place)
         target = chain.place_of(taken)
         if not target.exists():
             durable.rename(place, target)

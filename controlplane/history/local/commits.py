@@ -85,7 +85,9 @@ def index_commits(chain: Chain, since: int) -> datetime:
     """Add the commits of the log from `since`, up to which it is indexed, to `chain.copied`. No
     more than one segment's are in memory. Returns the latest time of those that begin at `since` or
     later; EPOCH if there are none. Raises LogUnreadable, OSError."""
-    begin, latest = start_of(chain.segments()[0]), 0
+    # No moment before the first base can be recovered.
+    first_bases = [base.redo // PAGE * PAGE for base in chain.bases()[:1]]
+    begin, latest = max([start_of(chain.segments()[0]), *first_bases]), 0
     # The page that was read last: a record of it, or one that began before it, may not have ended.
     first = max((since - 1) // PAGE * PAGE, begin)
     with open_directory(chain.log) as log:
@@ -93,7 +95,7 @@ def index_commits(chain: Chain, since: int) -> datetime:
             first = segment_start(first - 1)
         known = memoryview(_packed(chain, segment_name(chain.timeline, first)))
         if not known:  # A restore from the store does not index the log.
-            first = segment_start(first)
+            first = max(segment_start(first), begin)
         packed = bytearray(known[: _before(known, first) * ENTRY.size])
         commits = _read(log, chain, first)
         commit = next(commits, None)

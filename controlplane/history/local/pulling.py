@@ -14,23 +14,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import psycopg
-
-from controlplane import clock
+from controlplane import clock, durable
+from controlplane.compute.data.base_backup import flush_log, flushed_position
 from controlplane.compute.data.branch_data import data_dir
 from controlplane.compute.host.accounts import account_of, own_account
 from controlplane.compute.host.binaries import major_of
 from controlplane.compute.host.cloning import copy_beginning
 from controlplane.compute.host.foreign_files import read_regular
 from controlplane.compute.host.space import require_reserve
-from controlplane.compute.host.tree import NEW_FILE, REGULAR, SEGMENT_SIZE, open_directory, start_of
+from controlplane.compute.host.tree import REGULAR, SEGMENT_SIZE, open_directory, start_of
 from controlplane.compute.host.wal import (
     MAX_TIMELINE_BYTES,
     PAGE,
     bytes_at,
     is_header_of,
     lsn_text,
-    parse_lsn,
     record_at,
     segment_header,
     segment_name,
@@ -39,8 +37,9 @@ from controlplane.compute.host.wal import (
     write_sum,
 )
 from controlplane.compute.processes.recovery import read_control
-from controlplane.compute.processes.session import Session, session, values_of
+from controlplane.compute.processes.session import Session, session
 from controlplane.compute.settings.configuration import HISTORY_SLOT
+from controlplane.compute.slots import drop_slot, has_slot
 from controlplane.history.local.chain import (
     LOG_LOST,
     OTHER_LOG,
@@ -54,8 +53,6 @@ log = logging.getLogger(__name__)
 # Bytes of log that a round copies of one running compute, so that the others' turn comes: half of
 # what the slot holds.
 MAX_PULL = 64 * SEGMENT_SIZE
-# The first version that can flush a message without a commit.
-MESSAGE_FLUSH_SINCE = 170000
 
 
 class LogLost(Exception):
@@ -86,8 +83,8 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
     with session(sockets) as connection:
         at = clock.now()
         if whole:
-            _flush(connection)
-        flushed = _flushed(connection)
+            flush_log(connection)
+        flushed = flushed_position(connection)
         try:
             _hold_slot(connection)
             most = segment_start(chain.copied) + MAX_PULL
@@ -108,16 +105,16 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
     return has_copied
 
 
-def pull_stopped(chain: Chain, branch_id: str) -> bool:
-    """Copy the log of a branch whose compute is stopped, up to its end (`end_of_stopped_log`).
-    Returns whether there was any.
+def pull_stopped(chain: Chain, branch_id: str, *, end: int | None = None) -> bool:
+    """Copy the log of a branch whose compute is stopped, up to its `end`, by default that which
+    `end_of_stopped_log` finds. Returns whether there was any.
 
     The caller holds the branch's history lock. If the log does not continue the chain, the chain is
     ended. Raises LogUnreadable, NotEnoughSpace, OSError.
     """
     at = clock.now()
     with _open_log_directory(branch_id) as source:
-        until = end_of_stopped_log(data_dir(branch_id), source, since=chain.copied)
+        until = end or end_of_stopped_log(data_dir(branch_id), source, since=chain.copied)
         if until is None:
             return False
         flushed_logs[branch_id] = Flushed(chain.number, until, at)
@@ -141,9 +138,13 @@ def end_of_stopped_log(data: Path, log: int, *, since: int) -> int | None:
 
 def hold_log(branch_id: str, sockets: Path) -> None:
     """Make the slot of a compute that has just started, if the branch has a history and the slot is
-    missing: Postgres could remove log before the first look at it. Raises psycopg.Error."""
-    has_slot = (data_dir(branch_id) / "pg_replslot" / HISTORY_SLOT).exists()
-    if has_slot or not history_dir(branch_id).exists():
+    missing: Postgres could remove log before the first look at it. Drop the slot if the branch has
+    no history any more. Raises psycopg.Error."""
+    has_history = history_dir(branch_id).exists()
+    if has_slot(branch_id, HISTORY_SLOT) == has_history:
+        return
+    if not has_history:
+        drop_slot(branch_id, sockets, HISTORY_SLOT)
         return
     with session(sockets) as connection:
         _hold_slot(connection)
@@ -172,33 +173,6 @@ def read_timeline(chain: Chain) -> str:
     """The file in the chain that tells where its timeline began; "" for the first timeline."""
     with open_directory(chain.log) as log:
         return read_regular(timeline_file(chain.timeline), MAX_TIMELINE_BYTES, dir_fd=log).decode()
-
-
-def drop_slot(sockets: Path) -> None:
-    """Remove the slot, because no history is kept any more. Raises psycopg.Error."""
-    with session(sockets) as connection, suppress(psycopg.errors.ObjectInUse):
-        connection.execute(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-            " WHERE slot_name = %s",
-            [HISTORY_SLOT],
-        )
-
-
-def _flush(connection: Session) -> None:
-    """Flush the log up to here: also the commits whose clients did not wait for that
-    (`synchronous_commit`)."""
-    if connection.info.server_version >= MESSAGE_FLUSH_SINCE:
-        connection.execute("SELECT pg_logical_emit_message(false, 'perch_history', '', true)")
-    else:
-        # A message that belongs to its transaction makes the commit one to be flushed.
-        connection.execute("SELECT pg_logical_emit_message(true, 'perch_history', '')")
-
-
-def _flushed(connection: Session) -> int:
-    (flushed,) = values_of(
-        connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone(), str
-    )
-    return parse_lsn(flushed)
 
 
 def _hold_slot(connection: Session) -> None:
@@ -268,10 +242,10 @@ def _copy(
             _check(chain, source, name)
             os.rename(draft, name, src_dir_fd=target, dst_dir_fd=target)
             write_sum(chain.log / name)
-        _copy_timeline(chain, source, target)
-        os.fsync(target)
+        _copy_timeline(chain, source)
     before, chain.copied = chain.copied, until
     latest = index_commits(chain, before)
+    durable.sync(chain.log)
     if at is None and clock.is_plausible(latest):
         at = max(chain.copied_at, latest)
     chain.copied_at = at or chain.copied_at
@@ -279,15 +253,13 @@ def _copy(
     return True
 
 
-def _copy_timeline(chain: Chain, source: int, target: int) -> None:
+def _copy_timeline(chain: Chain, source: int) -> None:
     """Copy the file that tells where the chain's timeline began, which the first has not: Postgres
     recovers along no timeline that it does not know."""
     name = timeline_file(chain.timeline)
-    if content := read_regular(name, MAX_TIMELINE_BYTES, dir_fd=source):
-        with suppress(FileExistsError):
-            file = os.open(name, NEW_FILE, 0o600, dir_fd=target)
-            with os.fdopen(file, "wb") as opened:
-                opened.write(content)
+    content = read_regular(name, MAX_TIMELINE_BYTES, dir_fd=source)
+    if content and read_regular(chain.log / name, MAX_TIMELINE_BYTES) != content:
+        durable.write(chain.log / name, content, 0o600)
 
 
 def _check_continues(chain: Chain, source: int, target: int) -> None:

@@ -21,7 +21,7 @@ from controlplane.history.store.layout import (
     read_list,
     write_list,
 )
-from controlplane.history.store.objects import Store, random_name
+from controlplane.history.store.objects import Store, StoreFails, random_name
 
 # In a chain's directory: the id that the chain has in the store.
 STORED_AS = "stored-as"
@@ -37,6 +37,7 @@ class Copies:
         self.templates: dict[str, str] = {}
         self._lists: dict[str, BranchList] = {}
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._written: dict[str, str] = {}  # the last list of each branch, by its name
         # Chains of which this process has checked that the store's log is that of the disk.
         self.checked: set[str] = set()
         # Bases that are being stored. No list names them yet, and `prune` spares them.
@@ -52,8 +53,10 @@ class Copies:
         with self._locks[branch_id]:
             branch = self._lists.get(branch_id)
             if branch is None:
-                found = read_list(self.store, self.folder(branch_id))
-                branch = self._lists[branch_id] = found or BranchList(branch_id)
+                found = read_list(self.store, self.folder(branch_id)) or BranchList(branch_id)
+                if self._written.get(branch_id, "") > max(found.names, default=""):
+                    raise StoreFails("the store does not list what was written there last")
+                branch = self._lists[branch_id] = found
             try:
                 yield branch
             except BaseException:
@@ -64,10 +67,12 @@ class Copies:
     def write(self, branch: BranchList) -> None:
         """Store the list. The caller holds it. Raises StoreFails."""
         write_list(self.store, self.folder(branch.branch_id), branch)
+        (self._written[branch.branch_id],) = branch.names
 
     def forget(self, branch_id: str) -> None:
         """Forget the list of a branch whose objects were deleted. The caller holds it."""
         self._lists[branch_id] = BranchList(branch_id)
+        self._written.pop(branch_id, None)
 
 
 def stored_chain(branch: BranchList, chain: Chain) -> StoredChain | None:

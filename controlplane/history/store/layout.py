@@ -22,6 +22,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from controlplane import clock
 from controlplane.history.local.chain import Base
 from controlplane.history.store.objects import Store, random_name
 from controlplane.history.store.packing import Damaged
@@ -147,9 +148,9 @@ _LIST = TypeAdapter(BranchList)
 
 
 def read_list(store: Store, folder: str) -> BranchList | None:
-    """The newest list of the branch with this folder; None if there is none. Raises StoreFails,
-    Damaged, WrongKey."""
-    newest = store.newest(f"{folder}/lists")
+    """The newest list by which the branch can be restored, or else the newest: one begun anew has
+    no base yet. None for none. Raises StoreFails, Damaged, WrongKey."""
+    newest = store.newest(f"{folder}/lists", lambda it: bool(BranchList.from_json(it).copied_at))
     if newest is None:
         return None
     names, content = newest
@@ -160,7 +161,8 @@ def read_list(store: Store, folder: str) -> BranchList | None:
 
 def write_list(store: Store, folder: str, branch: BranchList) -> None:
     """Store the list, with the next number, and delete the earlier ones. Raises StoreFails."""
-    branch.number += 1
+    # At least the time: a store that once listed nothing may still have earlier lists.
+    branch.number = max(branch.number + 1, int(clock.now().timestamp()))
     name = f"{folder}/lists/{branch.number:012}-{random_name()}"
     store.put(name, branch.as_json())
     earlier, branch.names = branch.names, [name]

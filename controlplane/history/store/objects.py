@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -177,20 +177,29 @@ class Store:
             return False
         return True
 
-    def newest(self, folder: str) -> tuple[list[str], bytes] | None:
+    def newest(
+        self, folder: str, is_wanted: Callable[[bytes], bool] = lambda _: True
+    ) -> tuple[list[str], bytes] | None:
         """The names of all objects in the folder, and the content of the last by name that can be
-        read: without the key, others may have added some. It must be small. None if there are
-        none. The host that writes them deletes the earlier ones, so a missing one is looked for
-        again. Raises Damaged, WrongKey if none can be read."""
+        read: without the key, others may have added some. One that is wanted comes before those
+        that are not. It must be small. None if there are none. The host that writes them deletes
+        the earlier ones, so a missing one is looked for again. Raises Damaged, WrongKey if none can
+        be read."""
         errors: list[Damaged | WrongKey] = []
         for _ in range(MAX_ATTEMPTS):
             errors.clear()
-            names = list(self.names(folder))
+            names, found = list(self.names(folder)), None
             for name in reversed(names):
                 try:
-                    return names, b"".join(self.get(name))
+                    content = b"".join(self.get(name))
                 except (Damaged, WrongKey) as error:
                     errors.append(error)
+                    continue
+                if is_wanted(content):
+                    return names, content
+                found = found or content
+            if found is not None:
+                return names, found
             if not any(isinstance(error, Missing) for error in errors):
                 break
         if errors:

@@ -6,6 +6,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+from django.db.models import Q
+
 from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.compute.host.steps import step
 from controlplane.compute.host.tree import SEGMENT
@@ -64,14 +66,17 @@ def add_received_log(
     """Add the log that second hosts have received to what was fetched. Returns it, and whether
     commits waited for the log until the lost host ended, so that it has all of them. Raises
     StoreUnusable if a second host does not answer, OSError."""
-    rows = LogReceiver.objects.filter(branch=branch, attached_at__isnull=False)
+    # Without either, it was given up before commits waited for it. Without `attached_at`, they may
+    # have waited: its worker has ended before it noted that.
+    known = Q(attached_at__isnull=False) | Q(lost_at=None)
+    rows = LogReceiver.objects.filter(known, branch=branch)
     is_complete = False
     for row in rows.select_related("host").order_by("attached_at"):
-        since, reset_at = row.attached_at, branch.last_reset_at
+        since, reset_at = row.attached_at or row.created_at, branch.last_reset_at
         # Attached before a restore or reset, it has the log of the data that was replaced. That may
         # seem to go on with the new data, if both came from the same parent.
-        is_former = bool(since and reset_at and since < reset_at)
-        if since and is_former and _is_newer(fetched, since):
+        is_former = bool(reset_at and since < reset_at)
+        if is_former and _is_newer(fetched, since):
             continue
         log = _log(row, host, place) if fetched.moment is not None else None
         if log is None or fetched.moment is None:
@@ -81,7 +86,7 @@ def add_received_log(
         if has_added:
             stop = fetched.moment.chain.copied
             fetched = replace(fetched, moment=replace(fetched.moment, stop=stop))
-            is_complete |= row.lost_at is None and not is_former
+            is_complete |= bool(row.attached_at) and row.lost_at is None and not is_former
     return fetched, is_complete
 
 

@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import wraps
 
@@ -87,7 +88,9 @@ def _in_thread(do: Callable[[Copier], None], copier: Copier) -> Callable[[Host],
     thread = threading.Thread()
 
     def work() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        # Refused if the service was started with a higher niceness: only root may lower one.
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         try:
             do(copier)
         except Exception as error:

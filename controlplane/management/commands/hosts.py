@@ -146,6 +146,8 @@ class Command(ServiceCommand):
 def _added(name: str, address: str, api_url: str) -> str:
     refuse_other_version()
     refuse_other_key()
+    if complaint := Host.complaint(name):
+        raise JoinRefused(complaint)
     if Host.objects.filter(id=name).exists():
         raise JoinRefused(f'there is a host "{name}" already')
     token = invite(content_for(name=name, address=address, region=settings.REGION))

@@ -6,6 +6,7 @@ import logging
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -24,8 +25,12 @@ log = logging.getLogger(__name__)
 PATH = "/metrics"
 # How many ports are tried if the operator has not named one.
 MAX_PORTS = 100
-# Seconds that a client may take to send its request or read its answer.
-CLIENT_TIMEOUT = 10
+# Seconds that a client may take for each part of its request and of the answer, and for all of it,
+# with the time until there is an answer.
+CLIENT_TIMEOUT, MAX_SECONDS = 10, 60
+# From the first number of clients on, each further one ends the oldest; none is served beyond the
+# second one, as when answers wait for the database.
+MAX_CLIENTS, MAX_THREADS = 20, 40
 
 
 class Command(BaseCommand):
@@ -79,6 +84,31 @@ class Handler(WSGIRequestHandler):
 
 class Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+    def __init__(self, *values: Any) -> None:
+        # When each client that is being served has come, by the monotonic clock; the oldest first.
+        self._clients: dict[Any, float] = {}
+        super().__init__(*values)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return len(self._clients) < MAX_THREADS
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._clients[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """After each client, and twice a second: let those go that take too long or are too many.
+        Their threads then find the connection closed."""
+        clients = list(self._clients.items())
+        for number, (client, since) in enumerate(clients, start=1 + MAX_CLIENTS - len(clients)):
+            if number <= 0 or time.monotonic() - since > MAX_SECONDS:
+                with contextlib.suppress(OSError):
+                    client.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         # As when a client closes its connection before it has read the answer.

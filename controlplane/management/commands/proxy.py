@@ -20,7 +20,9 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import close_old_connections
 
 from controlplane.compute.data import state_directory
+from controlplane.compute.host import patience
 from controlplane.compute.host.accounts import AccountUnusable
+from controlplane.database.base import release_connection
 from controlplane.database.secret_keys import OtherSecretKey
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
 from controlplane.deployment.proxy_account import ProxyInputs, proxy_inputs, sockets_directory
@@ -94,6 +96,8 @@ def serve(
 ) -> None:
     """Run one process of the proxy until a signal ends it, or another generation has taken its
     place and its clients have left."""
+    # Without a host process, calls that wait for computes are made here.
+    patience.before_waits = release_connection
     # After each system call the event loop waits this long for a thread that computes (`Queries`).
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with contextlib.suppress(asyncio.CancelledError):
@@ -126,7 +130,8 @@ async def serve_when_ready(
     proxy = Proxy(chosen, directory, identity, needed.peer)
 
     def expect_successor() -> None:
-        log_to_file(host)
+        # In a thread, as the host process may be busy.
+        asyncio.get_running_loop().run_in_executor(None, log_to_file, host)
         directory.expect_restart(timeout=settings.PROXY_HANDOVER_TIMEOUT)
 
     def drain() -> None:

@@ -104,7 +104,6 @@ class Command(BaseCommand):
         # Before any compute starts, and before the host's status is published.
         hold_outbound(host)
         publish(host)
-        served = {"host": host.id, "region": host.region_id, "version": perch_version()}
         queues = queues_of(host)
         served = {"host": host.id, "region": host.region_id, "version": perch_version()}
         log.info("serving", extra={**served, "queues": [queue.name for queue in queues]})
@@ -116,6 +115,8 @@ class Command(BaseCommand):
                 of_lanes = [queue.name for queue in queues if queue.name != outbox.QUEUE]
                 runner.beat(of_lanes, dead_after=0)
             asyncio.run(work(runner, host, [*all_rounds(), *begun]))
+        # Python would wait for threads whose store of the history does not answer.
+        os._exit(0)
 
 
 def queues_of(host: Host) -> list[Queue]:
@@ -144,6 +145,11 @@ async def work(runner: Runner, host: Host, rounds: Sequence[Round]) -> None:
     beside = [asyncio.create_task(repeat(one, host)) for one in rounds]
     try:
         await asyncio.to_thread(runner.run)
+    except Exception:
+        # This process would do no more rounds, and would not end before its jobs do. The next
+        # worker puts them back.
+        log.critical("queue failed", exc_info=True)
+        os._exit(1)
     finally:
         for task in beside:
             task.cancel()

@@ -28,6 +28,7 @@ from controlplane.compute.schemas.schema import SchemaUnreadable
 from controlplane.compute.schemas.schema_only import create_schema_only
 from controlplane.history.operations import (
     begin_history,
+    begins_with_copy,
     from_template,
     make_from_moment,
     note_history,
@@ -154,7 +155,8 @@ def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | No
         return None
     _wake_for_a_long_copy(operation, source)
     _import_catalog(source)
-    branch_data.create_from_parent(branch.id, source.id)
+    begin = begins_with_copy(operation, branch)
+    branch_data.create_from_parent(branch.id, source.id, begin_history=begin)
     return source.logical_size
 
 

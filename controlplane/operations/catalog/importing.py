@@ -183,13 +183,15 @@ def _write(branch_id: str, found: Found) -> list[tuple[int, str, str | None]]:
         )
         passwords = rows.bring_to(found)
         # Branches still to be copied from this one will hold the same roles and databases, but
-        # placeholders instead of passwords. A branch that will keep another branch's data after a
-        # restore is left out: it gets its rows together with that data.
+        # placeholders instead of passwords. A branch of a past moment and one that will keep
+        # another branch's data after a restore get their rows together with their data.
         being_made = Operation.objects.filter(branch_id=OuterRef("id"), status__in=UNFINISHED)
         for child in Branch.objects.filter(
             Exists(being_made),
             Q(parent=branch) | Q(schema_of=branch),
             current_state=BranchState.INIT,
+            parent_timestamp=None,
+            parent_lsn=None,
             deleted_at=None,
         ):
             CatalogRows(

@@ -81,8 +81,8 @@ def run(operation_id: uuid.UUID, *, runs: Sequence[Run] = ()) -> None:
     permanently. Raises only if the metadata database fails, or if, before the work has begun, the
     worker ends or the host is found to be served from elsewhere; the queue then runs the job again.
     """
-    operation = _read(ALONE, operation_id)
-    if operation.is_finished:
+    operation = ALONE.first(operation=operation_id)
+    if operation is None or operation.is_finished:
         return
     with (
         context(request=operation.request_id, operation=str(operation.id)),
@@ -350,19 +350,14 @@ def _needs_no_event(operation: Operation, status: OperationStatus) -> bool:
 
 def _load(operation_id: uuid.UUID) -> Operation:
     """Read the operation with all rows that its work and its end need."""
-    operation = _read(WHOLE, operation_id)
+    operation = WHOLE.first(operation=operation_id)
+    if operation is None:
+        raise Operation.DoesNotExist
     project, branch, endpoint = operation.project, operation.branch, operation.endpoint
     if branch is not None:
         branch.project = project
     if endpoint is not None:
         endpoint.project = endpoint.branch.project = project
-    return operation
-
-
-def _read(reading: Reading[Operation], operation_id: uuid.UUID) -> Operation:
-    operation = reading.first(operation=operation_id)
-    if operation is None:
-        raise Operation.DoesNotExist
     return operation
 
 

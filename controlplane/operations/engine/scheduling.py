@@ -101,11 +101,12 @@ def schedule(
     *,
     title: str = "",
     lane: Lane | None = None,
+    earlier: Sequence[Operation] | None = None,
 ) -> list[Operation]:
     """Write the steps as a chain of operations and dispatch those that can run.
 
     `kind`, a RequestKind, and `title` say what the request was: by default, what the last step
-    does, and the kind's own title.
+    does, and the kind's own title. `earlier` is as in `dispatch`.
 
     All operations of a chain have one lane: `lane`, or by default the least urgent of the lanes
     that the table of actions has for its steps.
@@ -153,18 +154,24 @@ def schedule(
         )
         for position, step in enumerate(steps)
     ]
-    dispatch(project, new=operations)
+    dispatch(project, new=operations, earlier=earlier)
     return operations
 
 
-def dispatch(project: Project, *, new: Sequence[Operation] = ()) -> list[Operation]:
+def dispatch(
+    project: Project,
+    *,
+    new: Sequence[Operation] = (),
+    earlier: Sequence[Operation] | None = None,
+) -> list[Operation]:
     """Dispatch every operation that no earlier unfinished operation blocks, up to the project's
     limit in its lane, and record what each of the others waits for.
 
     The caller holds the project's lock. `new` are the newest operations; this function writes them.
-    Returns the operations that were dispatched. Raises TooManyUnfinished as `schedule` does.
+    `earlier` are the other unfinished ones, if the caller has read them under the lock. Returns the
+    operations that were dispatched. Raises TooManyUnfinished as `schedule` does.
     """
-    operations = [*unfinished(project.id), *new]
+    operations = [*(unfinished(project.id) if earlier is None else earlier), *new]
     callers = (ActorType.USER, ActorType.RETRY)
     if (
         new
@@ -232,6 +239,9 @@ _IS_UNFINISHED = f"""status IN ('{"', '".join(UNFINISHED)}')"""
 UNFINISHED_OPERATIONS = Reading(
     Operation, f"WHERE t.project_id = %(project)s AND t.{_IS_UNFINISHED} ORDER BY t.created_at"
 )
+NEWEST_OPERATION = Reading(
+    Operation, "WHERE t.project_id = %(project)s ORDER BY t.created_at DESC LIMIT 1"
+)
 # An extra column for a `Reading` of a project's rows: whether `unfinished` would find any operation
 # at that moment. Mostly it would not, and the reader needs no second statement.
 _BUSY_ROWS = f"FROM controlplane_operation WHERE project_id = %(project)s AND {_IS_UNFINISHED}"
@@ -260,11 +270,6 @@ def _last_blocker(operation: Operation, held: Mapping[str, int]) -> int | None:
 def _next_created_at(project: Project) -> datetime:
     """Return the present time, or a time just after the project's newest operation: the cursor of
     the operations' list is the time alone."""
-    newest = (
-        Operation.objects.filter(project=project)
-        .order_by("-created_at")
-        .values_list("created_at", flat=True)
-        .first()
-    )
+    newest = NEWEST_OPERATION.first(project=project.id)
     now = clock.now()
-    return max(now, newest + timedelta(microseconds=1)) if newest else now
+    return max(now, newest.created_at + timedelta(microseconds=1)) if newest else now

@@ -16,6 +16,16 @@ HOLD = """
 SELECT taken_by IS NULL AND runs = '[]' FROM controlplane_job
 WHERE task = 'run_operation' AND subject = %s FOR UPDATE
 """
+# A job for a worker of the previous release. For `has_begun`, it may have begun.
+ENQUEUE_FORMERLY = """
+INSERT INTO procrastinate_jobs (queue_name, task_name, lock, args)
+VALUES (%s, 'controlplane.' || %s, %s, jsonb_build_object(%s, %s, 'account', %s))
+"""
+SUBJECTS = {
+    JobTask.RUN_OPERATION: "operation_id",
+    JobTask.RECONCILE_BRANCH: "branch_id",
+    JobTask.READ_SCHEMA: "reading_id",
+}
 
 
 def enqueue_operation(
@@ -44,8 +54,14 @@ def enqueue_reading(reading: SchemaReading, project: Project) -> None:
 
 
 def _enqueue(task: JobTask, subject: str, project: Project, lane: Lane, **more: Any) -> None:
-    queue = project.host.queue(lane)
-    Job.enqueue(queue, task=task, subject=subject, account_id=project.account_id, **more)
+    host, account_id = project.host, project.account_id
+    queue = host.queue(lane)
+    if host.version == host.jobs_version:
+        Job.enqueue(queue, task=task, subject=subject, account_id=account_id, **more)
+        return
+    with connection.cursor() as cursor:
+        named = (queue, str(task), subject, SUBJECTS[task], subject)
+        cursor.execute(ENQUEUE_FORMERLY, [*named, account_id])
 
 
 def has_begun(operation: Operation) -> bool:

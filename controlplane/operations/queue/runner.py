@@ -17,8 +17,9 @@ Of the moves that nobody waits for, only MAX_CONCURRENT_MOVES run at once. Each 
 fast as the machine can, so more would only take longer each, and a client that wants to connect
 waits for the whole move of its project.
 
-Every HEARTBEAT_INTERVAL seconds one statement writes the sign of life of the jobs under way, and
-puts back those of processes that have given none for DEAD_AFTER seconds.
+Each taking of a job has an id of its own. Every HEARTBEAT_INTERVAL seconds one statement writes the
+sign of life of the jobs under way, and puts back those that have had none for DEAD_AFTER seconds:
+their process has died, or the answer to its taking was lost, so that it knows of none.
 """
 
 import logging
@@ -43,13 +44,19 @@ log = logging.getLogger(__name__)
 MIN_SHARE = 2  # slots
 MAX_CONCURRENT_MOVES = 2
 HEARTBEAT_INTERVAL, DEAD_AFTER = 2.0, 8.0  # seconds
-# Seconds before a job that has raised runs again, and before a failed database is asked again.
-JOB_RETRY_DELAY, DATABASE_RETRY_DELAY = 1.0, 0.5
+# Seconds before a job that was put back runs again; of one that always raises, the pause doubles up
+# to the second number. And before a failed database is asked again.
+JOB_RETRY_DELAY, MAX_JOB_RETRY_DELAY, DATABASE_RETRY_DELAY = 1.0, 60.0, 0.5
+# How often a job has been put back before that is a problem.
+MANY_RUNS = 10
 
 COLUMNS = ("id", "task", "subject", "action", "account_id", "runs")
-# The lock keeps two jobs of one subject from running at the same time.
+# The lock keeps two jobs of one subject from running at the same time. The taking of a start is not
+# flushed to disk (ARCHITECTURE.md says what need not be). If a crash of the database loses it, the
+# start is taken again, or is cancelled as if it had not begun, and its attempt undoes it. Other
+# takings are flushed: a deletion that has begun must never count as one that has not.
 TAKE = """
-UPDATE controlplane_job SET taken_by = %(process)s, taken_at = now(), seen_at = now()
+UPDATE controlplane_job SET taken_by = %(taking)s, taken_at = now(), seen_at = now()
 WHERE id = (
     SELECT id FROM controlplane_job AS waiting
     WHERE queue = %(queue)s AND taken_by IS NULL AND due_at <= now()
@@ -62,30 +69,49 @@ WHERE id = (
         )
     ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
 )
-RETURNING id, task, subject, action, account_id, runs
+RETURNING id, task, subject, action, account_id, runs,
+    CASE WHEN action = 'start_compute' THEN set_config('synchronous_commit', 'off', true) END
 """
-# The queues with jobs that can be taken, and the jobs that were put back.
+# The queues with jobs that can be taken, and the jobs that were put back. A sign of life in the
+# future, and a job of an operation that waits for longer than any pause, are from before the
+# database's clock was set back. Of runs, the first ten and the last are kept. The function takes
+# over what processes of the previous release put into the former queue (migration 0070).
 BEAT = """
 WITH seen AS (
-    UPDATE controlplane_job SET seen_at = now() WHERE taken_by = %(process)s
+    UPDATE controlplane_job SET seen_at = now()
+    WHERE id = ANY(%(jobs)s::bigint[]) AND taken_by = ANY(%(takings)s::uuid[])
 ), put_back AS (
     UPDATE controlplane_job SET taken_by = NULL, due_at = now(),
-        runs = runs || jsonb_build_array(jsonb_build_array(taken_at, now()))
-    WHERE queue = ANY(%(queues)s) AND taken_by <> %(process)s
-        AND seen_at <= now() - %(dead_after)s * interval '1 s'
+        runs = (runs - 10) || jsonb_build_array(jsonb_build_array(taken_at, now()))
+    WHERE queue = ANY(%(queues)s) AND taken_by IS NOT NULL
+        AND NOT taken_by = ANY(%(takings)s::uuid[])
+        AND abs(extract(epoch FROM now() - seen_at)) >= %(dead_after)s
     RETURNING queue, task, subject
+), hastened AS (
+    UPDATE controlplane_job SET due_at = now()
+    WHERE queue = ANY(%(queues)s) AND taken_by IS NULL AND task <> 'send_deliveries'
+        AND due_at > now() + interval '61 s'
 )
 SELECT * FROM put_back
 UNION
 SELECT queue, '', '' FROM controlplane_job
 WHERE queue = ANY(%(queues)s) AND taken_by IS NULL AND due_at <= now()
+UNION
+SELECT found, '', '' FROM perch_take_over_jobs(%(queues)s::text[]) AS found
 """
-END = "DELETE FROM controlplane_job WHERE id = %(job)s AND taken_by = %(process)s"
+# Not flushed: if it is lost, the job runs again and finds its work done.
+END = """
+DELETE FROM controlplane_job WHERE id = %(job)s AND taken_by = %(taking)s
+RETURNING set_config('synchronous_commit', 'off', true)
+"""
 PUT_BACK = """
 UPDATE controlplane_job SET taken_by = NULL, due_at = now() + %(delay)s * interval '1 s',
-    runs = runs || jsonb_build_array(jsonb_build_array(taken_at, now()))
-WHERE id = %(job)s AND taken_by = %(process)s
+    runs = (runs - 10) || jsonb_build_array(jsonb_build_array(taken_at, now()))
+WHERE id = %(job)s AND taken_by = %(taking)s
 """
+
+# When jobs that have been put back MANY_RUNS times raised last, by the monotonic clock and by id.
+failing: dict[int, float] = {}
 
 
 @dataclass(eq=False)
@@ -95,11 +121,12 @@ class Queue:
     name: str
     slots: int
     moves: int
-    under_way: dict[int, Job] = field(default_factory=dict)
+    # By the id of the taking.
+    under_way: dict[uuid.UUID | None, Job] = field(default_factory=dict)
     # Whether jobs may wait that could not be taken because of what is under way.
     has_more: bool = False
 
-    def take(self, process: uuid.UUID) -> Job | None:
+    def take(self) -> Job | None:
         """Take the next job, if there is one for which a slot is free. Raises django.db.Error."""
         # True until the answer is known: a job that ends meanwhile has changed what may be taken.
         self.has_more = True
@@ -109,7 +136,7 @@ class Queue:
         accounts = [one for one, slots in held.items() if slots >= max(MIN_SHARE, free)]
         moving = sum(job.action == Action.MOVE_PROJECT for job in under_way) >= self.moves
         values = {
-            "process": str(process),
+            "taking": str(taking := uuid.uuid4()),
             "queue": self.name,
             "accounts": accounts,
             "actions": [Action.MOVE_PROJECT] if moving else [],
@@ -122,8 +149,8 @@ class Queue:
         self.has_more = not rows and (free <= 0 or moving or bool(accounts))
         if not rows:
             return None
-        job = Job(**dict(zip(COLUMNS, rows[0], strict=True)))
-        self.under_way[job.id] = job
+        job = Job(taken_by=taking, **dict(zip(COLUMNS, rows[0], strict=False)))
+        self.under_way[taking] = job
         return job
 
 
@@ -135,7 +162,6 @@ class Runner:
     ) -> None:
         """`do` runs a job. If it raises, the job goes back into the queue. `outage` is called if
         the database fails."""
-        self.id = uuid.uuid4()
         self._queues = {queue.name: queue for queue in queues}
         self._do = do
         self._outage = outage
@@ -166,7 +192,8 @@ class Runner:
                     beats_at = time.monotonic() + HEARTBEAT_INTERVAL
                 if not self._is_stopped:
                     self._take()
-            except (OperationalError, InterfaceError) as error:
+            except Error as error:
+                # Of any kind: a database that is read-only for a moment raises InternalError.
                 connection.close()
                 self._outage(error)
                 time.sleep(DATABASE_RETRY_DELAY)
@@ -180,10 +207,16 @@ class Runner:
         self._told.set()
 
     def beat(self, queues: Iterable[str], *, dead_after: float) -> set[str]:
-        """Write the signs of life, and put back the jobs in the queues whose process has given none
-        for `dead_after` seconds. Returns the queues that have a job to take. Raises
-        django.db.Error."""
-        values = {"process": str(self.id), "queues": list(queues), "dead_after": dead_after}
+        """Write the signs of life, and put back the jobs in the queues that have had none for
+        `dead_after` seconds. Must be called by the thread that takes jobs. Returns the queues that
+        have a job to take. Raises django.db.Error."""
+        under_way = [job for queue in self._queues.values() for job in [*queue.under_way.values()]]
+        values = {
+            "jobs": [job.id for job in under_way],
+            "takings": [str(job.taken_by) for job in under_way],
+            "queues": list(queues),
+            "dead_after": dead_after,
+        }
         found = connection.read(BEAT, values)  # type: ignore[attr-defined] # database.base
         for _, task, subject in found:
             if subject:
@@ -211,7 +244,7 @@ class Runner:
         while self._to_look_at:
             queue = self._queues[self._to_look_at.pop()]
             try:
-                while job := queue.take(self.id):
+                while job := queue.take():
                     self._threads.submit(self._run, queue, job)
             except Error:
                 self._to_look_at.add(queue.name)
@@ -219,9 +252,10 @@ class Runner:
 
     def _run(self, queue: Queue, job: Job) -> None:
         try:
-            end = END
+            end, delay = END, JOB_RETRY_DELAY
             try:
                 self._do(job)
+                failing.pop(job.id, None)
             except PutBack:
                 end = PUT_BACK
             except (OperationalError, InterfaceError) as error:
@@ -229,22 +263,22 @@ class Runner:
                 self._outage(error)
             except Exception:
                 end = PUT_BACK
+                delay = min(JOB_RETRY_DELAY * 2 ** len(job.runs), MAX_JOB_RETRY_DELAY)
+                if len(job.runs) >= MANY_RUNS:
+                    failing[job.id] = time.monotonic()
                 log.exception("job failed, retried", extra={"task": job.task})
-            self._write(job, end)
+            self._write(job, end, delay)
         finally:
             release_connection()
-            del queue.under_way[job.id]
+            del queue.under_way[job.taken_by]
             if queue.has_more or self._is_stopped:
                 self._look_at([queue.name])
 
-    def _write(self, job: Job, end: str) -> None:
+    def _write(self, job: Job, end: str, delay: float) -> None:
         """Write the job's end, with retries: while this process lives, no other one takes the job.
         If it has stopped, the next one puts the job back."""
-        values: dict[str, float | str] = {
-            "job": job.id,
-            "process": str(self.id),
-            "delay": JOB_RETRY_DELAY,
-        }
+        values: dict[str, float | str]
+        values = {"job": job.id, "taking": str(job.taken_by), "delay": delay}
         while True:
             try:
                 with connection.cursor() as cursor:

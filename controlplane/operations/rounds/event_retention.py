@@ -14,6 +14,7 @@ from django.db import connection
 from django.db.models import Q
 
 from controlplane import clock
+from controlplane.events.types import EventType
 from controlplane.models import Account, ApiKey, Event, Host
 
 log = logging.getLogger(__name__)
@@ -21,6 +22,18 @@ log = logging.getLogger(__name__)
 # Rows in a batch, and batches in a round; the next round continues.
 BATCH_SIZE, MAX_BATCHES = 2_000, 100
 
+# Test events that are kept of a webhook. They have no account, and so do not count for its own.
+TESTS_KEPT = 1_000
+SUPERFLUOUS_TESTS = """
+SELECT id FROM (
+    SELECT event.id, delivery.webhook_id,
+        row_number() OVER (PARTITION BY delivery.webhook_id ORDER BY event.id DESC) AS place
+    FROM controlplane_event AS event
+    LEFT JOIN controlplane_webhookdelivery AS delivery ON delivery.event_id = event.id
+    WHERE event.account_id IS NULL AND event.type = 'webhook.test'
+) AS test
+WHERE place > %s OR webhook_id IS NULL LIMIT %s
+"""
 ESTIMATE = "SELECT reltuples::bigint FROM pg_class WHERE relname = 'controlplane_event'"
 
 
@@ -51,13 +64,22 @@ def _due() -> Iterator[list[int]]:
     old = Event.objects.filter(at__lt=before).order_by("at")
     while batch := list(old.values_list("id", flat=True)[:BATCH_SIZE]):
         yield batch
+    while batch := _superfluous_tests():
+        yield batch
     most = settings.EVENTS_PER_ACCOUNT
     if not most or _estimated_count() <= most:
         return
     for account_id in [*Account.objects.values_list("id", flat=True), None]:
-        beyond = Event.objects.filter(account=account_id).order_by("-at", "-id")
+        events = Event.objects.filter(account=account_id).exclude(type=EventType.WEBHOOK_TEST)
+        beyond = events.order_by("-at", "-id")
         while batch := list(beyond.values_list("id", flat=True)[most : most + BATCH_SIZE]):
             yield batch
+
+
+def _superfluous_tests() -> list[int]:
+    with connection.cursor() as cursor:
+        cursor.execute(SUPERFLUOUS_TESTS, [TESTS_KEPT, BATCH_SIZE])
+        return [row[0] for row in cursor.fetchall()]
 
 
 def _estimated_count() -> int:

@@ -20,6 +20,7 @@ from controlplane.models import (
     Branch,
     BranchState,
     Endpoint,
+    Event,
     Host,
     Operation,
     Project,
@@ -99,6 +100,10 @@ def _forget_accounts(before: datetime) -> None:
     )
     for account in gone:
         with apart(str(account.id)):
+            events = Event.objects.filter(account=account)
+            # With them go their deliveries. One statement for all could take too long.
+            while events.filter(id__in=events.values("id")[:BATCH_SIZE]).delete()[0]:
+                pass
             account.delete()
             log.info("account forgotten", extra={"account": account.id})
 

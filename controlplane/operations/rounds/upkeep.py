@@ -115,6 +115,7 @@ def publish(host: Host) -> None:
     program = pgbouncer()
     published: dict[str, Any] = {
         "version": perch_version(),
+        "jobs_version": perch_version(),
         "cpus": len(os.sched_getaffinity(0)),
         "cpu_load": os.getloadavg()[0],
         "memory_bytes": psutil.virtual_memory().total,

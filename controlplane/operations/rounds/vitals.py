@@ -17,6 +17,7 @@ from controlplane.compute.host.confinement import can_deny_ports, landlock_versi
 from controlplane.compute.host.space import disk_problem
 from controlplane.features import Problem, features
 from controlplane.operations.locks import LEFT_TOO_LONG, left_for_long
+from controlplane.operations.queue.runner import MANY_RUNS, MAX_JOB_RETRY_DELAY, failing
 from controlplane.operations.rounds.catalog_mending import endpoints_behind
 from controlplane.operations.service_quality import quality
 from controlplane.operations.under_way import STANDSTILL_AFTER, hanging, standing_still
@@ -98,6 +99,13 @@ def operations_standing_still() -> list[Problem]:
     ]
 
 
+def failing_jobs() -> list[Problem]:
+    since = time.monotonic() - 2 * MAX_JOB_RETRY_DELAY
+    count = sum(at > since for at in list(failing.values()))
+    words = f"{count} jobs have been tried more than {MANY_RUNS} times; the log says why they fail"
+    return [Problem("jobs_fail", words)] if count else []
+
+
 def busy_projects() -> list[Problem]:
     words = f"{(count := left_for_long())} projects were locked for {LEFT_TOO_LONG:.0f} s of rounds"
     return [Problem("projects_busy", words)] if count else []
@@ -132,6 +140,7 @@ CHECKS: Sequence[Callable[[], list[Problem]]] = (
     rounds.problems,
     hanging_operations,
     operations_standing_still,
+    failing_jobs,
     busy_projects,
     full_disk,
     catalogs_behind,

@@ -69,13 +69,11 @@ class PasswordChecks:
 
     async def check(
         self, verifier: Verifier, password: bytes, *, role: str, endpoint_id: str, address: str
-    ) -> None:
-        """Raises PasswordFailed unless the password fits the verifier, which is that of the
-        endpoint's role. The password came from `address`."""
-        digest = self._digest(verifier, password)
-        if digest in self._known:
-            self._known.move_to_end(digest)
-            return
+    ) -> Verifier:
+        """Returns the verifier, which is that of the endpoint's role. Raises PasswordFailed unless
+        the password, which came from `address`, fits it."""
+        if self.knows(verifier, password):
+            return verifier
         loop = asyncio.get_running_loop()
         is_costly = verifier.iterations > _MAX_CHEAP_ITERATIONS
         kind, thread = ("costly", self._costly) if is_costly else ("cheap", self._cheap)
@@ -88,9 +86,17 @@ class PasswordChecks:
             fits = await loop.run_in_executor(thread, check_password, verifier, password)
         if not fits:
             raise PasswordFailed(role)
-        self._known[digest] = None
+        self._known[self._digest(verifier, password)] = None
         if len(self._known) > _MAX_KNOWN:
             self._known.popitem(last=False)
+        return verifier
+
+    def knows(self, verifier: Verifier, password: bytes) -> bool:
+        """True if the password was found to fit the verifier before."""
+        digest = self._digest(verifier, password)
+        if is_known := digest in self._known:
+            self._known.move_to_end(digest)
+        return is_known
 
     def close(self) -> None:
         for thread in (self._cheap, self._costly):

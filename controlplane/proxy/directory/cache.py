@@ -110,6 +110,10 @@ class EndpointCache(Generic[Entry]):
                     return found
         raise LookupError(endpoint_id)
 
+    def known(self, endpoint_id: str, name: str) -> Entry | None:
+        """Returns the remembered entry; None if there is none, or if changes may be missed."""
+        return self._find(endpoint_id, name) if self._is_tracking else None
+
     async def read(
         self,
         endpoint_id: str,
@@ -127,14 +131,26 @@ class EndpointCache(Generic[Entry]):
         is_usable = known is not None and self._is_usable_while_unavailable()
         if known is not None and (self._is_tracking or (is_usable and self._is_unavailable())):
             return known
-        reading = _Reading(is_outdated=not self._is_tracking)
-        self._readings.setdefault(endpoint_id, set()).add(reading)
         try:
-            read = await ask()
+            return await self.refresh(endpoint_id, name, ask, is_permanent=is_permanent)
         except ControlPlaneUnavailable:
             if known is not None and is_usable:
                 return known
             raise
+
+    async def refresh(
+        self,
+        endpoint_id: str,
+        name: str,
+        ask: Callable[[], Awaitable[Entry]],
+        *,
+        is_permanent: Callable[[Entry], bool],
+    ) -> Entry:
+        """Returns what `ask` returns, and remembers it as `read` does. Raises what `ask` raises."""
+        reading = _Reading(is_outdated=not self._is_tracking)
+        self._readings.setdefault(endpoint_id, set()).add(reading)
+        try:
+            read = await ask()
         finally:
             self._finish(endpoint_id, reading)
         if not reading.is_outdated:

@@ -25,6 +25,7 @@ from controlplane.operations.actions.table import actions, details_of
 from controlplane.proxy.authentication.access_rules import AccessRules, parse_rules
 from controlplane.proxy.directory.cache import EndpointCache
 from controlplane.proxy.directory.control_database import ControlDatabase, answer_by_deadline
+from controlplane.proxy.directory.fair_queue import FairQueue
 from controlplane.proxy.directory.interface import Client, Clients
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable, ProjectMoved, WakeFailed
 
@@ -36,6 +37,9 @@ _CONNECT_RETRY_DELAY = 1.0
 # Seconds after which rows are read again even without a notification, which may have been lost with
 # its connection.
 _POLL_INTERVAL = 1.0
+# How often the roles of an endpoint's clients are read again because some have just confirmed
+# theirs. What is confirmed later is confirmed by newer rows.
+_MAX_LOOKS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +138,12 @@ class ChangeListener:
         self._database = database
         self._caches = caches
         self._awaited: dict[str, asyncio.Event] = {}
-        # The branch that each endpoint's clients were last connected to. Kept even while changes
-        # are not received, because clients from before a change may still be connected.
-        self._served: dict[str, str] = {}
+        # The branch that each endpoint's clients were last connected to, and their account. Kept
+        # even while changes are not received, because clients from before a change may still be
+        # connected.
+        self._served: dict[str, tuple[str, str]] = {}
+        # Endpoints that have changed, and whose clients are to be checked.
+        self._unchecked = FairQueue()
         # The rules that each endpoint's clients were last checked by. Later clients were checked
         # when they connected.
         self._checked_by: dict[str, AccessRules | None] = {}
@@ -156,14 +163,14 @@ class ChangeListener:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(change.wait(), _POLL_INTERVAL)
 
-    def note_branch(self, endpoint_id: str, branch_id: str) -> None:
-        """Notes that clients of the endpoint are connected to this branch: see `run`."""
-        self._served[endpoint_id] = branch_id
+    def note_branch(self, endpoint_id: str, branch_id: str, account_id: str) -> None:
+        """Notes that clients of the account's endpoint are connected to this branch: see `run`."""
+        self._served[endpoint_id] = branch_id, account_id
 
     def branch_of(self, endpoint_id: str) -> str:
         """Returns the branch that the endpoint's clients were last connected to; "" if they were
         dropped."""
-        return self._served.get(endpoint_id, "")
+        return self._served.get(endpoint_id, ("", ""))[0]
 
     async def run(self, clients: Clients) -> None:
         """Receives changes until cancelled. If the database does not answer, tries again.
@@ -181,26 +188,26 @@ class ChangeListener:
 
     async def _listen(self, clients: Clients) -> None:
         connection = await self._database.connect()
+        checking = asyncio.create_task(self._check_all(clients))
         try:
             await answer_by_deadline(connection, connection.execute(f"LISTEN {CHANGES}".encode()))
             self._notifications_began()
             # Changes may have been missed until now.
             self._checked_by.clear()
-            for endpoint_id in list(self._served):
-                await self._check(endpoint_id, clients)
-            while True:
-                # All that have arrived. Endpoints that change all the time, of which each change
-                # is checked, would delay others' changes.
+            self._check_soon(self._served)
+            while not checking.done():
+                # All that have arrived. Nothing here waits for anything else: until a notification
+                # is read, what is remembered counts as true.
                 arrived = connection.notifies(timeout=_HEARTBEAT_INTERVAL, stop_after=1)
                 changed = dict.fromkeys([one.payload async for one in arrived])
                 if not changed:
                     await answer_by_deadline(connection, connection.execute("SELECT 1"))
                 self._note_changed(changed)
-                for endpoint_id in changed:
-                    if endpoint_id in self._served:
-                        await self._check(endpoint_id, clients)
+                self._check_soon(changed)
+            await checking
         finally:
             self._notifications_ended()
+            checking.cancel()
             await connection.close()
 
     def _notifications_began(self) -> None:
@@ -222,10 +229,28 @@ class ChangeListener:
             if event := self._awaited.pop(endpoint_id, None):
                 event.set()
 
+    def _check_soon(self, endpoint_ids: Iterable[str]) -> None:
+        for endpoint_id in endpoint_ids:
+            if endpoint_id in self._served:
+                _, account_id = self._served[endpoint_id]
+                self._unchecked.put(endpoint_id, account_id)
+
+    async def _check_all(self, clients: Clients) -> None:
+        """Checks the clients of endpoints that have changed, until cancelled."""
+        while True:
+            endpoint_id = await self._unchecked.take()
+            try:
+                await self._check(endpoint_id, clients)
+            except ControlPlaneUnavailable:
+                self._check_soon([endpoint_id])
+                await asyncio.sleep(_CONNECT_RETRY_DELAY)
+
     async def _check(self, endpoint_id: str, clients: Clients) -> None:
         """Drops the endpoint's clients if they are connected to another branch, or the endpoint is
         deleted or disabled. Otherwise drops or parks those that may not stay."""
-        served = self._served[endpoint_id]
+        served = self.branch_of(endpoint_id)
+        if not served:
+            return
         row = await self._database.ask(partial(find_state, endpoint_id=endpoint_id))
         if row is None or row.disabled or row.branch_id != served:
             # Clients may have connected to another branch during the query. `drop` ends them too,
@@ -257,7 +282,9 @@ async def end_outdated_sessions(
     # Only clients from before the query are checked. Those that come during it confirm their roles
     # by rows that were read after the change, which may be newer than the query's answer.
     unchecked = {client: client.identity for client in clients.of_endpoint(endpoint_id)}
-    while unchecked:
+    for _ in range(_MAX_LOOKS):
+        if not unchecked:
+            return
         names = sorted({client.role for client in unchecked})
         roles = await database.ask(partial(find_roles, endpoint_id=endpoint_id, names=names))
         connected = set(clients.of_endpoint(endpoint_id))

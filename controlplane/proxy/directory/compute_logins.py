@@ -109,28 +109,35 @@ class _CatalogSession:
         if asking is None:
             deadline = loop.time() + timeout
             execute = partial(self._execute, statement, values, row_factory, deadline)
-            answer = self._answer(question, execute, deadline)
+            answer = self._answer(question, execute, deadline, timeout / 2)
             asking = self._queued[question] = start_unattended(answer, self._asking)
         return await asyncio.shield(asking)
 
     async def _answer(
-        self, question: tuple[object, ...], execute: Callable[[], Awaitable[Any]], deadline: float
+        self,
+        question: tuple[object, ...],
+        execute: Callable[[], Awaitable[Any]],
+        deadline: float,
+        reserve: float,
     ) -> Any:
+        """The question waits for others until `reserve` seconds before the deadline, which are for
+        the compute: that others ask much does not show that it hangs."""
         loop = asyncio.get_running_loop()
         try:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._lock.acquire()
-            finally:
-                # From here on the answer may be too old for a caller that asks the same.
-                del self._queued[question]
-            try:
-                return await execute()
-            finally:
-                self._lock.release()
+            async with asyncio.timeout_at(deadline - reserve):
+                await self._lock.acquire()
+        except TimeoutError as error:
+            raise LoginUnknown from error
+        finally:
+            # From here on the answer may be too old for a caller that asks the same.
+            del self._queued[question]
+        try:
+            return await execute()
         except (psycopg.Error, TimeoutError, OSError) as error:
             self.unavailable_until = loop.time() + (_RETRY_DELAY if loop.time() >= deadline else 0)
             raise LoginUnknown from error
+        finally:
+            self._lock.release()
 
     async def _execute(
         self,
@@ -221,9 +228,8 @@ class ComputeLogins:
     async def _call_synchronize(self, endpoint_id: str, account_id: int) -> bool:
         try:
             await self._calls.call(
-                self._host.call,
-                "import_catalog",
-                endpoint_id,
+                partial(self._host.call, account_id=str(account_id)),
+                *("import_catalog", endpoint_id),
                 timeout=_SYNC_TIMEOUT,
                 account_id=str(account_id),
             )

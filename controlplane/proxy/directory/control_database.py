@@ -31,8 +31,10 @@ ANSWER_TIMEOUT = 3.0
 _GRACE_SECONDS = 0.2
 # How many times a question is asked again if this process itself stood still.
 _MAX_STANDSTILLS = 3
-_MAX_CONCURRENT_CALLS = 16
-# How many of these may be of one account: its calls may wait long for a lock or a compute.
+# Threads, which are started as they are needed.
+_MAX_CONCURRENT_CALLS = 64
+# How many of these may be of one account: its calls may wait long for a lock or a compute. Several
+# accounts together leave threads to the others too.
 _MAX_CALLS_OF_ACCOUNT = 4
 _CONNECT_TIMEOUT = 2  # seconds; libpq's minimum
 # Seconds between two timers, and their total lateness that counts as a standstill. The timers of a

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeVar
@@ -45,6 +46,8 @@ Answer = TypeVar("Answer")
 # which it asks again.
 _WORKER_START_TIMEOUT = 20.0
 _RETRY_DELAY = 0.2
+# Seconds after which it tries again to take out a lost receiver.
+_TAKE_OUT_INTERVAL = 1.0
 # Seconds that a client waits while its endpoint is stopped on one host and started on another.
 _MOVE_TIMEOUT = 10.0
 # Seconds that writing the last refusals may take when the proxy exits.
@@ -74,7 +77,7 @@ class DatabaseDirectory:
         self._logins = ComputeLogins(self._database, host)
         self._routes = RouteLookup(self._database, served, states, self._logins)
         self._peers = PeerHosts(self._database, served)
-        caches: list[EndpointCache[Any]] = [self._routes.cache, states.cache]
+        caches: list[EndpointCache[Any]] = [self._routes.cache, self._routes.found, states.cache]
         self._changes = ChangeListener(self._database, caches)
         self._compute_runs = ComputeRunWatcher(self._park)
         self._waker = Waker(self._database, states, self._changes, self._compute_runs, host)
@@ -83,6 +86,8 @@ class DatabaseDirectory:
         self._traffic = Traffic()
         self._traffic_reports = TrafficReports(self._database, self._traffic)
         self._calls = ServiceCalls()
+        # Each may wait for the database, which nothing else is to wait for.
+        self._take_outs = ThreadPoolExecutor(8, thread_name_prefix="take-outs")
 
     async def run(self, clients: Clients) -> None:
         """Listens for changes and sends reports until cancelled.
@@ -105,6 +110,7 @@ class DatabaseDirectory:
             with contextlib.suppress(ControlPlaneUnavailable):
                 await self._calls.call(refusals.close, timeout=_LAST_WRITE_TIMEOUT)
             self._calls.close()
+            self._take_outs.shutdown(wait=False, cancel_futures=True)
             self._waker.close()
             self._compute_runs.close()
             await self._database.close()
@@ -165,6 +171,13 @@ class DatabaseDirectory:
                 route = await find()
         return route
 
+    def recent(self, endpoint_id: str, role: str) -> tuple[Route, ComputeAddress] | None:
+        route, address = self._routes.recent(endpoint_id, role), self._waker.running(endpoint_id)
+        if route is None or address is None or route.confirmed_by != address.run:
+            return None
+        self._activity_reports.note_use(endpoint_id)
+        return route, address
+
     async def route_of_any_role(self, endpoint_id: str) -> Route | None:
         return await self._routes.of_any_role(endpoint_id)
 
@@ -181,11 +194,14 @@ class DatabaseDirectory:
         return await self._opened("open_log_source", receiver_id, host_id)
 
     async def end_log_source(self, receiver_id: str) -> None:
-        try:
-            await asyncio.to_thread(self._host.call, "take_out_ended", receiver_id)
-        except (OSError, LockTimeout, DatabaseError, ControlPlaneUnavailable) as error:
-            # The worker does the same, as soon as it runs.
-            log.warning("receiver not taken out", extra={"error": str(error)})
+        take_out = partial(self._host.call, "take_out_ended", receiver_id)
+        while True:
+            try:
+                if await self._loop.run_in_executor(self._take_outs, take_out):
+                    return
+            except (OSError, LockTimeout, DatabaseError, ControlPlaneUnavailable) as error:
+                log.warning("receiver not taken out", extra={"error": repr(error)})
+            await asyncio.sleep(_TAKE_OUT_INTERVAL)
 
     async def _opened(self, call: str, *arguments: str) -> socket.socket | None:
         try:

@@ -7,8 +7,8 @@ under the worker's account. It is forked before the proxy gives up its rights. A
 processes share a socket to it. For each call they send the request and one end of a new socket, on
 which the host process answers. It ends when all of them have ended.
 
-Whoever takes over a process of the proxy can call these functions and no others, for names that an
-endpoint, a branch, a receiver of the log or a host can have.
+Whoever takes over a process of the proxy can call these functions and no others, for names that a
+branch, an endpoint or a receiver of the log can have where the function takes one (ARGUMENTS).
 """
 
 import json
@@ -17,39 +17,52 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, NoReturn
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.compute import compute
+from controlplane.compute.host import patience
 from controlplane.compute.host.filesystem import LockTimeout, lock_branches, pooler_lock
-from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler
+from controlplane.compute.pooler import NOT_STARTED, PoolerUnavailable, ensure_pooler
 from controlplane.compute.processes.session import socket_dir
 from controlplane.compute.settings.pooler_settings import Version
+from controlplane.database.base import release_connection
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.features import features
 from controlplane.models import Role
 from controlplane.operations.catalog.importing import holding_catalog, import_catalog
 from controlplane.process_accounts import serve_until_replaced
+from controlplane.proxy.directory.call_threads import CallThreads
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.services import waking
 
 log = logging.getLogger(__name__)
 
-# Calls that are under way at once; those of a hung compute or database take their places for long.
-_MAX_CONCURRENT_CALLS = 64
 # Seconds that a caller waits, if it does not give up before.
 _ANSWER_TIMEOUT = 60.0
 _POOLER_LOCK_TIMEOUT = 10.0
 _MAX_MESSAGE_BYTES = 4096  # bytes
 _MAX_ERROR_LENGTH = 500  # characters
-_NAME = re.compile("(br|ep|lr)(-[a-z0-9]{1,40}){1,6}")
+_NAMES = {kind: re.compile(kind + "(-[a-z0-9]{1,40}){1,6}") for kind in ("br", "ep", "lr")}
+# A host may have any name. It is only looked for in the database.
+_NAMES["host"] = re.compile(".{1,60}")
+# What the arguments of each call are; a call that is not here has none.
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "running_endpoint": ("br",),
+    "start_pooler": ("ep", "br"),
+    "notice_death": ("ep",),
+    "import_catalog": ("ep",),
+    "open_run": ("br", "ep"),
+    "take_out_ended": ("lr",),
+    "open_log_source": ("lr", "host"),
+}
 
 
 class ComputeStopped(Exception):
@@ -57,13 +70,18 @@ class ComputeStopped(Exception):
 
 
 def _start_pooler(endpoint_id: str, branch_id: str) -> Version:
-    # The roles are read under the locks, so that an older list never replaces a newer one.
     lock = lock_branches(pooler_lock(branch_id), timeout=_POOLER_LOCK_TIMEOUT)
-    with lock, holding_catalog(branch_id):
-        if not compute.accepts_clients(branch_id, endpoint_id):
-            raise ComputeStopped
-        directory, roles = socket_dir(endpoint_id), Role.login_names(branch_id)
-        return ensure_pooler(branch_id, directory, roles=roles)
+    try:
+        # The roles are read under the locks, so that an older list never replaces a newer one.
+        with lock, holding_catalog(branch_id):
+            if not compute.accepts_clients(branch_id, endpoint_id):
+                raise ComputeStopped
+            directory, roles = socket_dir(endpoint_id), Role.login_names(branch_id)
+            return ensure_pooler(branch_id, directory, roles=roles)
+    except (OSError, subprocess.SubprocessError) as error:
+        # Such as a full disk. The words may name files of the host.
+        log.error("pooler did not start", extra={"branch": branch_id, "error": str(error)})
+        raise PoolerUnavailable(NOT_STARTED) from error
 
 
 def _open_log() -> int:
@@ -128,8 +146,9 @@ class HostCalls:
         """True if this process has the rights itself."""
         return self._requests is None
 
-    def call(self, name: str, *arguments: str) -> Any:
-        """Returns what the function returns. Raises what it raises, of _ERRORS; and
+    def call(self, name: str, *arguments: str, account_id: str = "") -> Any:
+        """Returns what the function returns. Calls that may wait for something of an account name
+        it, as the host process makes few of them at once. Raises what it raises, of _ERRORS; and
         ControlPlaneUnavailable, also if the host process fails."""
         if self._requests is None:
             return calls()[name](*arguments)
@@ -137,7 +156,7 @@ class HostCalls:
         with ours:
             try:
                 with theirs:
-                    request = json.dumps([name, *arguments]).encode()
+                    request = f"{name} {account_id}\n{json.dumps([name, *arguments])}".encode()
                     socket.send_fds(self._requests, [request], [theirs.fileno()])
                 ours.settimeout(_ANSWER_TIMEOUT)
                 answer, descriptors, _, _ = socket.recv_fds(
@@ -188,26 +207,30 @@ def _keep_answering(requests: socket.socket, become: Callable[[], object]) -> No
 
 def _answer_all(requests: socket.socket) -> None:
     """Answer calls until no process is left that could make one."""
-    threads = ThreadPoolExecutor(_MAX_CONCURRENT_CALLS, thread_name_prefix="host")
+    # A call that waits for a compute or a lock keeps no database connection from the others.
+    patience.before_waits = release_connection
+    threads = CallThreads()
     while True:
         request, descriptors, _, _ = socket.recv_fds(
             requests, _MAX_MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC
         )
         if not request:
             return
+        share, _, call = request.decode(errors="replace").partition("\n")
+        name, _, account_id = share.partition(" ")
         for descriptor in descriptors:
-            threads.submit(_answer, request, socket.socket(fileno=descriptor))
+            caller = socket.socket(fileno=descriptor)
+            threads.run(name, account_id, partial(_answer, call, caller))
 
 
-def _answer(request: bytes, caller: socket.socket) -> None:
+def _answer(request: str, caller: socket.socket) -> None:
     with caller:
         value: Any = None
         descriptors: list[int] = []
         try:
             name, *arguments = json.loads(request)
-            # The second one is a host, of any name, which is only looked for in the database.
-            names = arguments[:1] if name == "open_log_source" else arguments
-            if name not in calls() or not all(map(_NAME.fullmatch, names)):
+            kinds = zip(ARGUMENTS.get(name, ()), arguments, strict=True)
+            if name not in calls() or not all(_NAMES[kind].fullmatch(one) for kind, one in kinds):
                 raise ValueError("not a call")
             value = calls()[name](*arguments)
             answer = {"value": value}
@@ -220,7 +243,7 @@ def _answer(request: bytes, caller: socket.socket) -> None:
             words = [] if known == _UNAVAILABLE else [str(error)[:_MAX_ERROR_LENGTH]]
             answer = {"error": known, "words": words}
             if not words:
-                fields = {"call": request.decode(errors="replace"), "error": repr(error)}
+                fields = {"call": request, "error": repr(error)}
                 log.warning("call of the proxy failed", extra=fields)
         finally:
             close_old_connections()

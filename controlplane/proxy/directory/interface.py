@@ -80,9 +80,7 @@ class ComputeStart:
 
     # The id of the operation, as its log lines have it.
     operation: str
-    # When the start was requested, when its operation was in the worker's queue, and when the
-    # compute was known to run.
-    requested_at: float
+    # When its operation was in the worker's queue, and when the compute was known to run.
     handed_over_at: float
     running_at: float
 
@@ -203,6 +201,11 @@ class Directory(Protocol):
 
         Raises WakeFailed if the route cannot be known now.
         """
+
+    def recent(self, endpoint_id: str, role: str) -> tuple[Route, ComputeAddress] | None:
+        """Returns what `route` and then `wake` would, if they need ask nobody: the compute has just
+        confirmed the role, still runs, and nothing of the endpoint has changed since. Otherwise
+        None."""
 
     async def route_of_any_role(self, endpoint_id: str) -> Route | None:
         """Returns a route to the endpoint, whatever role it is of; None if no endpoint has this id.

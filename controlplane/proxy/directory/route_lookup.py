@@ -22,6 +22,9 @@ from controlplane.proxy.wire.errors import LoginUnknown, PasswordFailed, WakeFai
 # authenticated, the rows are used if the compute does not answer. Afterwards, the proxy retries.
 _BEFORE_PASSWORD_TIMEOUT = 1.0
 _AFTER_PASSWORD_TIMEOUT = 5.0
+# Seconds in which the compute need not confirm a role again. What SQL changes in it may take
+# effect so much later for requests over HTTP; what changes the rows does so at once.
+_RECENT = 1.0
 # What is read for a client that has not named its role yet. No role has this name.
 _NO_ROLE = ""
 
@@ -31,6 +34,13 @@ class _CachedRow:
     """What the rows say of a name. That they say nothing is remembered too."""
 
     row: RouteRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundRoute:
+    route: Route | None
+    # When its lookup began, by `time.monotonic`.
+    began_at: float
 
 
 class RouteLookup:
@@ -48,10 +58,25 @@ class RouteLookup:
         self.cache: EndpointCache[_CachedRow] = EndpointCache(
             is_unavailable=lambda: database.is_unavailable, keeps_temporary=True
         )
+        self.found: EndpointCache[_FoundRoute] = EndpointCache(is_unavailable=lambda: False)
         self.lookups = LookupTimes(time.monotonic)
 
     async def find(self, endpoint_id: str, role: str) -> Route | None:
         """See `Directory.route`."""
+        find = partial(self._find, endpoint_id, role)
+        found = await self.found.refresh(endpoint_id, role, find, is_permanent=_is_confirmed)
+        return found.route
+
+    def recent(self, endpoint_id: str, role: str) -> Route | None:
+        """See `Directory.recent`."""
+        found = self.found.known(endpoint_id, role)
+        return found.route if found and time.monotonic() - found.began_at < _RECENT else None
+
+    async def _find(self, endpoint_id: str, role: str) -> _FoundRoute:
+        began_at = time.monotonic()
+        return _FoundRoute(await self._look_up(endpoint_id, role), began_at)
+
+    async def _look_up(self, endpoint_id: str, role: str) -> Route | None:
         row = await self._read(endpoint_id, role)
         if row is None:
             return None
@@ -69,7 +94,7 @@ class RouteLookup:
         if not known:
             self._logins.synchronize_soon(endpoint_id, row.account_id)
         route = _route_of(row, verifier_by_compute(row, login), login.oid if login else None)
-        return replace(route, is_in_rows=known, confirmed_by=state.run)
+        return replace(route, is_in_rows=known, confirmed_by=state.run if login else None)
 
     async def of_any_role(self, endpoint_id: str) -> Route | None:
         """See `Directory.route_of_any_role`."""
@@ -97,10 +122,8 @@ class RouteLookup:
         row = await self._read(route.endpoint_id, role)
         if row is None:
             raise PasswordFailed(role)
-        oid = route.identity.oid
         was_confirmed = route.confirmed_by is not None and route.confirmed_by == address.run
-        is_same = _identity_of(row, oid) == route.identity and oid not in row.doomed
-        if was_confirmed and is_same:
+        if was_confirmed and _identity_of(row, route.identity.oid) == route.identity:
             return route.identity
         row, login = await self._ask_compute(row, role, timeout=_AFTER_PASSWORD_TIMEOUT)
         if not is_in_rows(row, login):
@@ -110,9 +133,9 @@ class RouteLookup:
                 self._logins.synchronize_soon(route.endpoint_id, route.account_id)
         if verifier_by_compute(row, login) != route.verifier:
             raise PasswordFailed(role)
-        if login is not None and login.oid in row.doomed:
-            raise LoginUnknown  # the older role of this name is about to be dropped
-        return _identity_of(row, login.oid if login else None)
+        if login is None:
+            raise LoginUnknown  # it is yet to be created there, perhaps in place of an older role
+        return _identity_of(row, login.oid)
 
     async def _ask_compute(
         self, row: RouteRow, role: str, *, timeout: float
@@ -127,7 +150,8 @@ class RouteLookup:
             if read is None:
                 raise LoginUnknown
             row = read
-        return row, login
+        # A role that an operation is about to drop is not the row's, which may be newer.
+        return row, None if login is not None and login.oid in row.doomed else login
 
     async def _read(self, endpoint_id: str, role: str) -> RouteRow | None:
         cached = await self.cache.read(
@@ -139,6 +163,10 @@ class RouteLookup:
         ask = partial(find_route, endpoint_id=endpoint_id, role=role, served=self._served)
         with self.lookups.timing():
             return _CachedRow(await self._database.ask(ask))
+
+
+def _is_confirmed(found: _FoundRoute) -> bool:
+    return found.route is not None and found.route.confirmed_by is not None
 
 
 def _has_verifier(cached: _CachedRow) -> bool:
@@ -175,7 +203,7 @@ def verifier_by_row(row: RouteRow) -> str | None:
 
 def verifier_by_compute(row: RouteRow, login: RoleLogin | None) -> str | None:
     """Returns None if the role may not log in. `login` is None if the compute has no such role."""
-    if login is None or login.oid in row.doomed:
+    if login is None:
         # If the row has an OID, SQL has dropped the role. Otherwise the role is yet to be created
         # in the compute, which will then decide.
         return verifier_by_row(row) if row.compute_oid is None else None
@@ -194,9 +222,8 @@ def is_in_rows(row: RouteRow, login: RoleLogin | None) -> bool:
     """True if the rows agree with what the compute says of the role."""
     if login is None:
         return row.compute_oid is None
-    # An operation is about to apply the API's password, or the role's deletion, to the compute.
-    if row.password_is_newer or login.oid in row.doomed:
-        return True
+    if row.password_is_newer:
+        return True  # an operation is about to apply the API's password to the compute
     return (
         row.compute_oid == login.oid
         and login.can_login is not row.no_login

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from controlplane.compute.host.filesystem import LockTimeout
@@ -99,10 +99,20 @@ class Waker:
         self._changes = changes
         self._compute_runs = compute_runs
         self._host = host
-        self._calls = ServiceCalls()
+        # Those that wait for no compute or pooler have threads of their own.
+        self._quick_calls, self._calls = ServiceCalls(), ServiceCalls()
 
     def close(self) -> None:
+        self._quick_calls.close()
         self._calls.close()
+
+    def running(self, endpoint_id: str) -> ComputeAddress | None:
+        """Returns the address of the endpoint's compute if it is known to run, as `wake` would."""
+        state = self._states.cache.known(endpoint_id, "")
+        if state is None or state.run is None or state.disabled:
+            return None
+        self._changes.note_branch(endpoint_id, state.branch_id, state.account_id)
+        return _compute_address(endpoint_id, state.run)
 
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
@@ -130,58 +140,61 @@ class Waker:
             state = await self._confirm_running(endpoint_id, state)
         start = None
         if state.run is None:
-            state, start = await self._start(endpoint_id)
+            state, start = await self._start(endpoint_id, state)
         if state.disabled:
             raise DisabledEndpointRefused
         # Before the address is returned: a change received after this drops these clients.
-        self._changes.note_branch(endpoint_id, state.branch_id)
+        self._changes.note_branch(endpoint_id, state.branch_id, state.account_id)
         address = await self._address(endpoint_id, state, pooled=pooled)
         return replace(address, start=start) if start else address
 
-    async def _start(self, endpoint_id: str) -> tuple[ComputeState, ComputeStart | None]:
-        """Has the endpoint started, and waits until it runs. Returns the start as well, unless the
-        endpoint ran before one was requested.
+    async def _start(
+        self, endpoint_id: str, state: ComputeState
+    ) -> tuple[ComputeState, ComputeStart | None]:
+        """Has the endpoint started, which did not run when `state` was read, and waits until it
+        runs. Returns the start as well, unless the endpoint ran before one was requested.
 
         The operations waited for may succeed and still be of no use, if a suspend or a reassignment
         was requested after them. So this waits only for operations that lead to an active endpoint.
         Otherwise it requests a start again, to come after whatever was requested meanwhile.
         """
         operations: Sequence[Operation] | None = None
-        requested_at, handed_over_at = time.monotonic(), 0.0
         start: Operation | None = None
-        while True:
-            changed = self._changes.next_change(endpoint_id)
-            state = await self._states.look(endpoint_id)
-            if state.run is not None:
-                if start is None:
-                    return state, None
-                times = requested_at, handed_over_at, time.monotonic()
-                return state, ComputeStart(str(start.id), *times)
+        handed_over_at = 0.0
+        changed = self._changes.next_change(endpoint_id)
+        while state.run is None:
             if state.disabled:
                 raise DisabledEndpointRefused
             # Requested once even if a start is under way: that may be queued behind others, and
             # this moves it to the front.
-            if state.is_coming and operations is not None:
-                await self._changes.wait_for(changed)
-                continue
-            if operations:
-                failure = partial(
-                    find_failure,
-                    operations=[operation.id for operation in operations],
-                    action=Action.START_COMPUTE,
-                )
-                if reason := await self._database.ask(failure):
+            is_starting = operations is not None and state.is_coming
+            if not is_starting:
+                if operations and (reason := await self._failure(operations)):
                     raise WakeFailed(f"endpoint could not start: {reason}")
-            operations = await self._request_start(endpoint_id, state.account_id)
-            if operations and start is None:
-                # The last one of their chain is the start; the others prepare it.
-                handed_over_at, start = time.monotonic(), operations[-1]
+                operations = await self._request_start(endpoint_id, state.account_id)
+                is_starting = any(one.action == Action.START_COMPUTE for one in operations)
+                if operations and start is None:
+                    # The last one of their chain is the start; the others prepare it.
+                    handed_over_at, start = time.monotonic(), operations[-1]
+            if is_starting:
+                # The request itself is the first change: after it, the state is read once.
+                await self._changes.wait_for(changed)
+            changed = self._changes.next_change(endpoint_id)
+            state = await self._states.look(endpoint_id)
+        if start is None:
+            return state, None
+        return state, ComputeStart(str(start.id), handed_over_at, time.monotonic())
+
+    async def _failure(self, operations: Sequence[Operation]) -> str | None:
+        ids = [operation.id for operation in operations]
+        ask = partial(find_failure, operations=ids, action=Action.START_COMPUTE)
+        return await self._database.ask(ask)
 
     async def _request_start(self, endpoint_id: str, account_id: str) -> Sequence[Operation]:
         """Requests a start. Returns the operations that lead to it. Raises DisabledEndpointRefused,
         QuotaUsedUp, HostUnavailable, WakeFailed."""
         try:
-            return await self._calls.call(
+            return await self._quick_calls.call(
                 waking.start_for_client, endpoint_id, timeout=_ASK_TIMEOUT, account_id=account_id
             )
         except EndpointDisabled as error:
@@ -217,21 +230,23 @@ class Waker:
         """Returns what a function of CALLS finds, which takes no time in this process."""
         if self._host.is_here:
             return self._host.call(name, *arguments)
-        return await self._calls.call(self._host.call, name, *arguments, timeout=_LOOK_TIMEOUT)
+        call = self._quick_calls.call
+        return await call(self._host.call, name, *arguments, timeout=_LOOK_TIMEOUT)
 
     async def _check_compute(self, endpoint_id: str, state: ComputeState) -> ComputeState:
         """Returns the endpoint's state after its compute, which did not answer, was checked."""
         self._compute_runs.forget_pooler(endpoint_id)
         try:
             await self._calls.call(
-                *(self._host.call, "notice_death", endpoint_id),
+                partial(self._host.call, account_id=state.account_id),
+                *("notice_death", endpoint_id),
                 timeout=_DEATH_NOTICE_TIMEOUT,
                 account_id=state.account_id,
             )
-        except LockTimeout:
-            log.info(
-                "compute does not answer, and its branch is locked", extra={"endpoint": endpoint_id}
-            )
+        except (LockTimeout, OSError) as error:
+            # Another process has locked the branch, or the host has failed, as by a full disk.
+            fields = {"endpoint": endpoint_id, "error": str(error)}
+            log.info("compute does not answer, and cannot be checked", extra=fields)
         return await self._states.look(endpoint_id)
 
     async def _address(
@@ -240,14 +255,16 @@ class Waker:
         run = state.run or ""
         directory = socket_dir(endpoint_id)
         if not pooled:
-            return ComputeAddress(directory / ".s.PGSQL.5432", run)
+            return _compute_address(endpoint_id, run)
         compute_run = await self._watched(endpoint_id, state.branch_id, run)
         version = compute_run.pooler_version if compute_run is not None else None
         if version is None:
-            call = partial(self._host.call, "start_pooler", endpoint_id, state.branch_id)
             try:
                 found = await self._calls.call(
-                    call, timeout=_POOLER_TIMEOUT, account_id=state.account_id
+                    partial(self._host.call, account_id=state.account_id),
+                    *("start_pooler", endpoint_id, state.branch_id),
+                    timeout=_POOLER_TIMEOUT,
+                    account_id=state.account_id,
                 )
                 version = (found[0], found[1])
             except (PoolerUnavailable, LockTimeout) as error:
@@ -263,3 +280,8 @@ class Waker:
             return watched
         descriptor = await self._look_up("open_run", branch_id, endpoint_id)
         return descriptor and self._compute_runs.watch(endpoint_id, run, descriptor)
+
+
+@lru_cache(maxsize=1024)
+def _compute_address(endpoint_id: str, run: str) -> ComputeAddress:
+    return ComputeAddress(socket_dir(endpoint_id) / ".s.PGSQL.5432", run)

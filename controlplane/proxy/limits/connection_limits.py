@@ -24,6 +24,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from weakref import WeakValueDictionary
 
+from controlplane.address_ranges import network_of
 from controlplane.proxy.wire.errors import TooManyConnections
 
 # No account has this id.
@@ -155,6 +156,9 @@ class ConnectionLimits:
     per_account: int = 5_000
     per_endpoint: int = 2_000
     per_role: int = 1_000
+    # See `Admission.unproved`.
+    unproved: int = 5_000
+    unproved_per_network: int = 1_000
 
     def of_account(self, allowed: int | None) -> int:
         """Returns the limit of an account whose plan allows `allowed`; None for any number."""
@@ -170,17 +174,20 @@ class Admission:
     role: str
     # See `Route.account_connections`.
     account_connections: int | None = None
+    # Of a client that has proved none: the network that it comes from.
+    network: str = ""
 
     @classmethod
-    def unproved(cls, endpoint_id: str) -> "Admission":
-        """Returns what a client counts as that is passed on unread to the endpoint's host, which
-        admits it: one of the proxy's clients, and nobody's in particular."""
-        return cls(NO_ACCOUNT, endpoint_id, "")
+    def unproved(cls, endpoint_id: str, address: str) -> "Admission":
+        """Returns what a client counts as that is passed on unread to the endpoint's host. Only
+        that host knows whether it has authenticated, so here it takes no place of those that
+        have."""
+        return cls(NO_ACCOUNT, endpoint_id, "", network=network_of(address))
 
 
 class ConnectionCounts:
-    """Counts the clients that have authenticated. The others have a limit of their own
-    (`PendingClients`). `shared` is given if other processes serve clients too."""
+    """Counts the clients that have authenticated, or may have on another host. The others have a
+    limit of their own (`PendingClients`). `shared` is given if several processes serve clients."""
 
     def __init__(self, limits: ConnectionLimits, shared: OwnCounts | None = None) -> None:
         self._limits = limits
@@ -213,16 +220,19 @@ class ConnectionCounts:
 
     def _kinds(self, admission: Admission) -> list[tuple[tuple[object, ...], int, str]]:
         """Returns, for each kind of limit, the key to count, the limit, and its owner in words."""
-        total = (("total",), self._limits.total, "the proxy")
-        if not admission.role:
-            return [total]
+        if network := admission.network:
+            most = self._limits.unproved_per_network
+            return [
+                (("unproved", network), most, f"the network {network}"),
+                (("unproved",), self._limits.unproved, "the proxy"),
+            ]
         account, endpoint, role = admission.account_id, admission.endpoint_id, admission.role
         of_account = self._limits.of_account(admission.account_connections)
         return [
             (("role", endpoint, role), self._limits.per_role, f'role "{role}" of {endpoint}'),
             (("endpoint", endpoint), self._limits.per_endpoint, f'endpoint "{endpoint}"'),
             (("account", account), of_account, "the endpoint's account"),
-            total,
+            (("total",), self._limits.total, "the proxy"),
         ]
 
 

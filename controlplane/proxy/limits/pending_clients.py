@@ -19,6 +19,9 @@ _MAX_DELAY = 2.0
 _FORGET_AFTER = 60.0
 _MAX_ADDRESSES = 10_000
 
+# Each takes about 0.1 ms.
+_MAX_IN_TURN = 16
+
 # The shortest and longest delay for a lookup, in seconds. Most lookups take half of the shortest.
 # If the longest were longer, unauthenticated clients could slow down everybody.
 _MIN_LOOKUP_SECONDS = 0.001
@@ -79,10 +82,23 @@ class PendingClients:
             self.add(client)
 
 
+class PendingTurns:
+    """Lets few clients that have not authenticated do costly work in each turn of the event loop,
+    so that the time of a turn does not grow with their number. Must be used within one loop."""
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(_MAX_IN_TURN)
+
+    async def next(self) -> None:
+        """Returns once the caller may go on."""
+        await self._places.acquire()
+        asyncio.get_running_loop().call_soon(self._places.release)
+
+
 class FailurePace:
-    """Delays only the answers to wrong passwords. A correct password from the same address, which
-    other clients may share, is never answered later. Passwords are long and random, so this
-    protects the proxy's time, not the passwords."""
+    """Delays only refusals of clients that have shown no correct password. One from the same
+    address, which other clients may share, is never answered later. Passwords are long and random,
+    so this protects the proxy's time, not the passwords."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -4,6 +4,7 @@ protocol, with all values as text. The compute, and everything read from it, is 
 import asyncio
 import contextlib
 import struct
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -90,6 +91,7 @@ class ComputeSession:
         # How many ReadyForQuery messages are still to come.
         self._owed = 1
         self._status = _IDLE
+        self.began_at = time.monotonic()
         # True while the session is in an unknown state, so that it cannot be used again.
         self.is_broken = False
 
@@ -150,8 +152,12 @@ class ComputeSession:
         if self.is_broken:
             return False
         try:
-            async with asyncio.timeout(_CLEAN_TIMEOUT):
-                await self._read_until_ready(0)
+            self._buffer += self._channel.take_ahead()
+            if self._owed:
+                self._skip_messages(0)
+            if self._owed:
+                async with asyncio.timeout(_CLEAN_TIMEOUT):
+                    await self._read_until_ready(0)
             # A session that the server has ended has that to read.
             self._buffer += self._channel.receive(self._channel.chunk_size)
         except WOULD_BLOCK:
@@ -279,9 +285,7 @@ class ComputeSession:
         return 1 + length
 
     async def _read_more(self) -> None:
-        # A server that writes as fast as this reads must not keep the loop from other clients.
-        await asyncio.sleep(0)
-        self._buffer += await self._channel.read_some()
+        self._buffer += await self._channel.next_ahead()
 
 
 # Holds tasks that no caller awaits, so that they are not garbage-collected.

@@ -4,18 +4,16 @@ its endpoint's compute."""
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from controlplane.metrics import figures
-from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.authentication.scram import Verifier
 from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http.compute_session import ComputeSession, batch_messages
-from controlplane.proxy.over_http.connection import Body
+from controlplane.proxy.over_http.connection import ReadBody
 from controlplane.proxy.over_http.conversions import Conversions
 from controlplane.proxy.over_http.request import (
-    ConnectionStringRefused,
     MemoryBudget,
     MemoryReservation,
     Request,
@@ -34,20 +32,20 @@ from controlplane.proxy.over_http.statements import (
     RAW_TEXT_OUTPUT,
     READ_ONLY,
     Batch,
+    Sender,
     echoed,
     read_batch,
-    read_connection_string,
+    read_sender,
 )
 from controlplane.proxy.peers.passing import LeadsElsewhere
 from controlplane.proxy.peers.requests import PeerRequests
 from controlplane.proxy.relaying import compute
 from controlplane.proxy.relaying.compute import AdmittedClient
 from controlplane.proxy.settings import ProxySettings
-from controlplane.proxy.wire.destination import Destination, find_destination
-from controlplane.proxy.wire.errors import ForeignServerName
+from controlplane.proxy.wire.destination import Destination
 from controlplane.proxy.wire.readiness import Readiness
 
-Proof = TypeVar("Proof")
+_CONNECTED = figures.CONNECTED.labels("http")
 
 _PATH = "/sql"
 _METHODS = "OPTIONS, POST"
@@ -72,7 +70,8 @@ _ALLOWED = Response(
 class Caller(AdmittedClient, Protocol):
     """The connection that a request came by; see `session.Session`."""
 
-    client_address: str
+    # Who has sent its last request.
+    sender: Sender | None
     # Set while the client is admitted.
     admission: Admission | None
     # The client's requests to endpoints on other hosts.
@@ -84,8 +83,10 @@ class Caller(AdmittedClient, Protocol):
     def abandon(self) -> None: ...
 
     async def admit(
-        self, destination: Destination, role: str, prove: Callable[[Verifier], Awaitable[Proof]]
-    ) -> tuple[Destination, Proof]: ...
+        self, destination: Destination, role: str, password: bytes
+    ) -> tuple[Destination, Verifier]: ...
+
+    def running_compute(self) -> ComputeAddress | None: ...
 
     def count(self, admission: Admission) -> None: ...
 
@@ -99,7 +100,7 @@ def _abandoned_on_disconnect(caller: Caller) -> Iterator[None]:
     try:
         yield
     finally:
-        caller.channel.unwatch()
+        caller.channel.watch()
 
 
 def _read(headers: Mapping[str, str], body: bytes) -> tuple[Batch, bytes]:
@@ -111,22 +112,19 @@ def _read(headers: Mapping[str, str], body: bytes) -> tuple[Batch, bytes]:
 class Queries:
     """Shared by all requests of a proxy process."""
 
-    def __init__(
-        self, readiness: Readiness, passwords: PasswordChecks, settings: ProxySettings
-    ) -> None:
+    def __init__(self, readiness: Readiness, settings: ProxySettings) -> None:
         self._readiness = readiness
-        self._passwords = passwords
         self._settings = settings
         self.memory = MemoryBudget()
         self._conversions = Conversions()
         self.pool = SessionPool(readiness.loop)
 
     def close(self) -> None:
-        self.pool.close()
+        self.pool.drop()
         self._conversions.close()
 
     async def handle(
-        self, caller: Caller, request: Request, body: Body, memory: MemoryReservation
+        self, caller: Caller, request: Request, body: ReadBody, memory: MemoryReservation
     ) -> Response:
         """Serves one request. Raises ProxyError, ConnectionLost."""
         if request.path != _PATH:
@@ -138,31 +136,17 @@ class Queries:
         return await self._execute(caller, request, body, memory)
 
     async def _execute(
-        self, caller: Caller, request: Request, body: Body, memory: MemoryReservation
+        self, caller: Caller, request: Request, body: ReadBody, memory: MemoryReservation
     ) -> Response:
-        sender = read_connection_string(request.headers)
+        sender = read_sender(request.headers, caller.domains, caller.sender)
+        caller.sender = sender
         try:
-            destination = find_destination(
-                sender.parameters, server_name=sender.host, domains=caller.domains
+            destination, verifier = await caller.admit(
+                sender.destination, sender.role, sender.password
             )
-        except ForeignServerName as error:
-            raise ConnectionStringRefused(f"invalid hostname: {sender.host}") from error
-
-        async def prove(verifier: Verifier) -> Verifier:
-            await self._passwords.check(
-                verifier,
-                sender.password,
-                role=sender.role,
-                endpoint_id=destination.endpoint_id,
-                address=caller.client_address,
-            )
-            return verifier
-
-        try:
-            destination, verifier = await caller.admit(destination, sender.role, prove)
         except LeadsElsewhere as found:
             return await self._pass_on(caller, found, request, body, memory)
-        figures.CONNECTED.labels("http").inc()
+        _CONNECTED.inc()
         assert caller.admission is not None
         memory.account_id = account_id = caller.admission.account_id
         convert = functools.partial(self._conversions.convert, account_id)
@@ -187,7 +171,7 @@ class Queries:
         caller: Caller,
         found: LeadsElsewhere,
         request: Request,
-        body: Body,
+        body: ReadBody,
         memory: MemoryReservation,
     ) -> Response:
         """Passes the request on to the host of its endpoint, and returns that host's answer."""
@@ -224,13 +208,17 @@ class Queries:
             return await self._run_pooled(caller, destination, run)
 
         async def connect(address: ComputeAddress) -> ComputeSession:
-            open_one = functools.partial(self._open, address, destination)
-            return await self.pool.take(key, address, open_one)
+            return await self.pool.take(key, address) or await self._open(address, destination)
 
         with _abandoned_on_disconnect(caller):
             places = await self.pool.enter(key, timeout=self._settings.wake_timeout)
         try:
-            session = await caller.connect_to_compute(destination, connect)
+            session = None
+            if address := caller.running_compute():
+                with _abandoned_on_disconnect(caller):
+                    session = await self.pool.take(key, address)
+            if session is None:
+                session = await caller.connect_to_compute(destination, connect)
             try:
                 with _abandoned_on_disconnect(caller):
                     return await run(session, True)

@@ -197,6 +197,8 @@ def read_json(body: bytes) -> Any:
         ) from None
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        if "set_int_max_str_digits" in reason:  # in Python's words, which no client can follow
+            reason = "an integer has too many digits"
         raise unparsable(reason) from error
 
 
@@ -253,9 +255,10 @@ class MemoryBudget:
         try:
             yield reservation
         finally:
-            self._left += reservation.taken
-            self._held[reservation.account_id] -= reservation.taken
-            self._held = +self._held  # without those that hold nothing
+            if reservation.taken:
+                self._left += reservation.taken
+                self._held[reservation.account_id] -= reservation.taken
+                self._held = +self._held  # without those that hold nothing
 
     def take(self, account_id: int | None, size: int) -> None:
         """Takes `size` bytes for the account from what is left. Raises MemoryExhausted."""

@@ -27,6 +27,9 @@ _LENGTH = struct.Struct("!i")
 # A column's description after its name: table, column number, type, type size, modifier, format.
 _COLUMN = struct.Struct("!IhIhih")
 
+# `json.dumps` would make an encoder for each call.
+_json = json.JSONEncoder(ensure_ascii=False).encode
+
 Row = list[str | None]
 
 # The most notices of a statement that are passed on, and their bytes. A loop may raise any number.
@@ -143,7 +146,7 @@ class Results:
                 end["perch:notices"] = self.notices
             if self.notices_left_out:
                 end["perch:notices_left_out"] = self.notices_left_out
-            self._add("]," + json.dumps(end, ensure_ascii=False)[1:])
+            self._add("]," + _json(end)[1:])
         self._statement = next(self._statements, None)
         self._fields, self._has_rows, self._writer = [], False, None
         self.notices = []
@@ -163,7 +166,7 @@ class Results:
             self._writer = _RowWriter(
                 self._fields, as_text=self._batch.as_text, as_arrays=as_arrays
             )
-            head = json.dumps({"rowAsArray": as_arrays, "fields": self._fields}, ensure_ascii=False)
+            head = _json({"rowAsArray": as_arrays, "fields": self._fields})
             separator = "," if self._has_results else ""
             self._has_results = True
             self._add(f'{separator}{head[:-1]}, "rows":[')

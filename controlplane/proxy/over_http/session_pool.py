@@ -2,8 +2,8 @@
 process, which is more than most requests cost."""
 
 import asyncio
+import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
@@ -17,6 +17,7 @@ MAX_SESSIONS = 20
 # Short, because an idle session keeps its database from being dropped, and keeps the settings that
 # it began with. Long enough for a client that sends one request after the other.
 IDLE_TIMEOUT = 5.0
+MAX_AGE = 10.0  # seconds; a new session is refused if its role has lost the right to connect
 _MAX_IDLE = 400
 
 
@@ -65,7 +66,12 @@ class SessionPool:
     async def enter(self, key: SessionKey, *, timeout: float) -> asyncio.Semaphore:
         """Waits up to `timeout` seconds for a place to use one session of the key. Returns the
         key's places, whose `release` gives it back. Raises SessionsTaken."""
-        places = self._places.setdefault(key, asyncio.Semaphore(MAX_SESSIONS))
+        places = self._places.get(key)
+        if places is None:
+            places = self._places[key] = asyncio.Semaphore(MAX_SESSIONS)
+        if not places.locked():
+            await places.acquire()
+            return places
         try:
             async with asyncio.timeout(timeout):
                 await places.acquire()
@@ -73,13 +79,8 @@ class SessionPool:
             raise SessionsTaken from None
         return places
 
-    async def take(
-        self,
-        key: SessionKey,
-        address: ComputeAddress,
-        open_one: Callable[[], Awaitable[ComputeSession]],
-    ) -> ComputeSession:
-        """Returns an idle session at this address, else a new one. Raises as `open_one` does."""
+    async def take(self, key: SessionKey, address: ComputeAddress) -> ComputeSession | None:
+        """Returns an idle session at this address; None if there is none."""
         while idle := self._idle_by_key.get((key, address)):
             session = idle[-1].session
             self._forget(idle[-1])
@@ -90,12 +91,12 @@ class SessionPool:
                 session.close()
                 raise
             session.close()
-        return await open_one()
+        return None
 
     def give_back(self, key: SessionKey, session: ComputeSession) -> None:
-        """Keeps the session for a while. Closes it if it is broken; closes the oldest idle session
-        if there are too many."""
-        if session.is_broken:
+        """Keeps the session for a while. Closes it if it is broken or old; closes the oldest idle
+        session if there are too many."""
+        if session.is_broken or time.monotonic() > session.began_at + MAX_AGE:
             session.close()
             return
         end = self._loop.call_later(IDLE_TIMEOUT, self._close, session)
@@ -105,16 +106,11 @@ class SessionPool:
         if len(self._idle) > _MAX_IDLE:
             self._close(next(iter(self._idle)))
 
-    def drop(self, endpoint_id: str) -> None:
-        """Closes the endpoint's idle sessions."""
+    def drop(self, endpoint_id: str | None = None) -> None:
+        """Closes the endpoint's idle sessions, or all."""
         for idle in list(self._idle.values()):
-            if idle.key.endpoint_id == endpoint_id:
+            if endpoint_id in (None, idle.key.endpoint_id):
                 self._close(idle.session)
-
-    def close(self) -> None:
-        """Closes all idle sessions."""
-        for session in list(self._idle):
-            self._close(session)
 
     def _close(self, session: ComputeSession) -> None:
         self._forget(self._idle[session])

@@ -3,7 +3,7 @@ functions on headers and bytes."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -14,6 +14,8 @@ from controlplane.proxy.over_http.request import (
     read_json,
     unparsable,
 )
+from controlplane.proxy.wire.destination import Destination, find_destination
+from controlplane.proxy.wire.errors import ForeignServerName
 
 CONNECTION_STRING = "neon-connection-string"
 RAW_TEXT_OUTPUT = "neon-raw-text-output"
@@ -52,14 +54,13 @@ Headers = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionString:
-    """The connection string in the header: the endpoint's host name, and the role."""
+class Sender:
+    """Who sends a request, and where to, by the connection string in its header."""
 
-    host: str
+    connection_string: str
     role: str
     password: bytes
-    # The parameters of a start-up message.
-    parameters: dict[bytes, bytes]
+    destination: Destination
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,10 @@ class Batch:
     with_notices: bool = False
 
 
-def read_connection_string(headers: Headers) -> ConnectionString:
-    """Parses the connection string. Raises ConnectionStringRefused, or RequestRefused if the
-    request uses another way to authenticate."""
+def read_sender(headers: Headers, domains: Sequence[str], last: Sender | None) -> Sender:
+    """Parses the connection string, of an endpoint below one of the domains. Returns `last`, the
+    sender of an earlier request, if that had the same string. Raises ConnectionStringRefused, what
+    `find_destination` raises, or RequestRefused if the request uses another way to authenticate."""
     if "authorization" in headers:
         raise RequestRefused(
             "JWT authorization is not offered by this server: "
@@ -95,6 +97,8 @@ def read_connection_string(headers: Headers) -> ConnectionString:
     given = headers.get(CONNECTION_STRING)
     if given is None:
         raise ConnectionStringRefused(f"invalid header: {CONNECTION_STRING}")
+    if last is not None and last.connection_string == given:
+        return last
     # A reverse proxy may have joined two headers.
     if _SECOND.search(given):
         raise ConnectionStringRefused("invalid connection string: there are two")
@@ -118,17 +122,17 @@ def read_connection_string(headers: Headers) -> ConnectionString:
             raise ConnectionStringRefused(what)
     if "\0" in role + password + database:
         raise ConnectionStringRefused("invalid connection string: null character")
-    return ConnectionString(
-        host=host or "",
-        role=role,
-        password=password.encode(errors="surrogateescape"),
-        parameters={
-            b"user": role.encode(),
-            b"database": database.encode(),
-            b"client_encoding": b"UTF8",
-            **_passed_on(url.query),
-        },
-    )
+    parameters = {
+        b"user": role.encode(),
+        b"database": database.encode(),
+        b"client_encoding": b"UTF8",
+        **_passed_on(url.query),
+    }
+    try:
+        destination = find_destination(parameters, server_name=host, domains=domains)
+    except ForeignServerName as error:
+        raise ConnectionStringRefused(f"invalid hostname: {host}") from error
+    return Sender(given, role, password.encode(errors="surrogateescape"), destination)
 
 
 def _passed_on(query: str) -> dict[bytes, bytes]:

@@ -64,13 +64,10 @@ async def read_request(
         if not isinstance(request, startup.PeerRequest):
             return request
         kind = await _accept_from_peer(proxy, client)
-        if kind is Kind.MOVE:
+        if kind in (Kind.MOVE, Kind.LOG):
+            proxy.sessions.note_proved(client)
             patience.reschedule(None)
-            await pass_to_worker(proxy, client)
-            return None
-        if kind is Kind.LOG:
-            patience.reschedule(None)
-            await send_log(proxy, client)
+            await (pass_to_worker if kind is Kind.MOVE else send_log)(proxy, client)
             return None
         if kind is Kind.TLS:
             client.passed_on = None  # it begins TLS with this proxy, as it would without the other
@@ -182,13 +179,35 @@ async def admit(
         await asyncio.sleep(proxy.failure_pace.pause(client.client_address))
         raise
     assert route is not None
-    if client.tls is not None:
-        proxy.identity.note_authenticated(client.tls.server_name)
+    client.note_authenticated()
     if route.elsewhere is not None and not await proxy.peers.leads_to(route, route.endpoint_id):
         raise EndpointElsewhere(route.elsewhere)
     destination = for_the_pooler(destination.with_pooler(route.always_pooled))
     _let_in(proxy, client, route, role)
     return destination, proof
+
+
+def readmit(
+    proxy: ProxyContext,
+    client: "Session",
+    destination: Destination,
+    role: str,
+    knows: Callable[[scram.Verifier], bool],
+) -> tuple[Destination, scram.Verifier] | None:
+    """Admits the client as `admit` does, but asks nobody. Returns None, and has then done nothing,
+    unless the role was confirmed just now and `knows` says that the password fits its verifier.
+    Raises ProxyError."""
+    recent = proxy.directory.recent(destination.endpoint_id, role)
+    verifier = scram.parse_verifier(recent[0].verifier or "") if recent else None
+    if recent is None or verifier is None or not knows(verifier):
+        return None
+    route, _ = recent
+    _refuse_plain(proxy, client)
+    check_address(proxy, client, route, role)
+    client.note_authenticated()
+    destination = for_the_pooler(destination.with_pooler(route.always_pooled))
+    _let_in(proxy, client, route, role)
+    return destination, verifier
 
 
 def check_address(proxy: ProxyContext, client: "Session", route: Route | None, role: str) -> None:

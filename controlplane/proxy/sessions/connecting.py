@@ -161,9 +161,13 @@ class Connecting(Generic[Connection]):
         confirming = asyncio.ensure_future(confirm)
         try:
             connection = await self.connect(address)
-        except BaseException:
-            confirming.cancel()
-            await asyncio.gather(confirming, return_exceptions=True)
+        except BaseException as error:
+            if not isinstance(error, ComputeRefused):
+                confirming.cancel()
+            (confirmed,) = await asyncio.gather(confirming, return_exceptions=True)
+            # The role is yet to be created in the compute.
+            if isinstance(confirmed, LoginUnknown):
+                raise confirmed from error
             raise
         try:
             client.identity = await confirming

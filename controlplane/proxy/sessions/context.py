@@ -16,7 +16,7 @@ from controlplane.proxy.limits.connection_limits import (
     ConnectionCounts,
     OpeningSessions,
 )
-from controlplane.proxy.limits.pending_clients import FailurePace, PendingClients
+from controlplane.proxy.limits.pending_clients import FailurePace, PendingClients, PendingTurns
 from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.peers.connections import Peers
 from controlplane.proxy.relaying import compute
@@ -84,6 +84,11 @@ class ConnectedSessions:
     def note_address(self, session: Connected) -> None:
         """See `PendingClients.note_address`."""
         self._pending.note_address(session)
+
+    def note_proved(self, session: Connected) -> None:
+        """Notes that the session is not a client's, but another host's own, by its certificate. So
+        it never has to make room."""
+        self._pending.remove(session)
 
     def admit(self, session: Connected, admission: Admission) -> None:
         """Counts a session that has authenticated, until `remove` or `dismiss`.
@@ -222,6 +227,7 @@ class ProxyContext:
     directory: Directory
     wakes: SharedWakes
     failure_pace: FailurePace
+    pending_turns: PendingTurns
     opening: OpeningSessions
     passwords: PasswordChecks
     queries: Queries

@@ -61,7 +61,7 @@ async def begin_passing_tls_on(proxy: ProxyContext, client: ClientToPassOn) -> P
     the client, and tells it why it ends.
 
     Returns None, with the ClientHello still unread, if the host is not known, does not accept the
-    connection, or this proxy has as many clients as it may have.
+    connection, or this proxy passes as many on unread as it may.
     """
     if not proxy.directory.peers():
         return None
@@ -75,7 +75,8 @@ async def begin_passing_tls_on(proxy: ProxyContext, client: ClientToPassOn) -> P
     if peer is None:
         return None
     try:
-        proxy.sessions.count(client, Admission.unproved(endpoint_id))
+        unproved = Admission.unproved(endpoint_id, client.client_address)
+        proxy.sessions.count(client, unproved)
     except TooManyConnections:
         peer.close()
         return None

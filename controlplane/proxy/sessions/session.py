@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 from controlplane.logs import context
 from controlplane.metrics import figures
@@ -19,6 +18,7 @@ from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity,
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http import websocket
 from controlplane.proxy.over_http.connection import HttpConnection
+from controlplane.proxy.over_http.statements import Sender
 from controlplane.proxy.peers.header import ADMITTED, PassedOn
 from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient
 from controlplane.proxy.peers.requests import PeerRequests
@@ -28,7 +28,7 @@ from controlplane.proxy.relaying import compute
 from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection, Connection
 from controlplane.proxy.relaying.direct import DirectClient, FirstExchange
 from controlplane.proxy.relaying.relay import FirstAnswer, Relay
-from controlplane.proxy.sessions.admitting import admit, admit_postgres, read_request
+from controlplane.proxy.sessions.admitting import admit, admit_postgres, read_request, readmit
 from controlplane.proxy.sessions.connecting import Connecting
 from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.sessions.passing_on import (
@@ -44,8 +44,6 @@ from controlplane.proxy.wire.errors import ConnectionLost, LetGo, LoginEnded, Pr
 from controlplane.proxy.wire.tls import ClientTls
 
 log = logging.getLogger(__name__)
-
-Proof = TypeVar("Proof")
 
 # How many seconds a refused client is given to read the error.
 _FINAL_MESSAGE_TIMEOUT = 2.0
@@ -89,6 +87,8 @@ class Session:
         # Set if another host's proxy has passed the client on; and the client's requests that are
         # passed on from here.
         self.passed_on: PassedOn | None = None
+        # The connection string of its last request over HTTP.
+        self.sender: Sender | None = None
         self.peer_requests = PeerRequests(partial(connect_for_requests, proxy, self))
         # The task copies the context. So every log line about this client carries this id, as do
         # the operations that it has scheduled.
@@ -268,7 +268,11 @@ class Session:
         sessions = self._proxy.sessions
         queries = self._proxy.queries
         self._http = HttpConnection(
-            self.channel, queries.memory, is_draining=lambda: sessions.is_draining
+            self.channel,
+            queries.memory,
+            is_draining=lambda: sessions.is_draining,
+            turns=self._proxy.pending_turns,
+            pause=lambda: self._proxy.failure_pace.pause(self.client_address),
         )
         self._login = None
         request = await self._http.serve(partial(queries.handle, self))
@@ -289,14 +293,42 @@ class Session:
         self,
         destination: Destination,
         role: str,
-        prove: Callable[[scram.Verifier], Awaitable[Proof]],
-    ) -> tuple[Destination, Proof]:
-        """See `admitting.admit`."""
+        password: bytes,
+    ) -> tuple[Destination, scram.Verifier]:
+        """Admits the client for one request: see `admitting.admit`. Returns the destination, and
+        the verifier that the password fits."""
+        passwords = self._proxy.passwords
+        knows = partial(passwords.knows, password=password)
+        if admitted := readmit(self._proxy, self, destination, role, knows):
+            return admitted
+        prove = partial(
+            passwords.check,
+            password=password,
+            role=role,
+            endpoint_id=destination.endpoint_id,
+            address=self.client_address,
+        )
         return await admit(self._proxy, self, destination, role, prove)
+
+    def running_compute(self) -> ComputeAddress | None:
+        """Returns the address of the client's compute, if that can be known without asking anybody
+        and nothing of the endpoint has changed since the client was admitted. Otherwise the client
+        must be connected by `connect_to_compute`, which checks again whether it may connect."""
+        assert self.route is not None
+        recent = self._proxy.directory.recent(self.route.endpoint_id, self.role)
+        return recent[1] if recent is not None and recent[0] == self.route else None
 
     def count(self, admission: Admission) -> None:
         """See `ConnectedSessions.count`."""
         self._proxy.sessions.count(self, admission)
+        self.note_authenticated()
+
+    def note_authenticated(self) -> None:
+        """Notes that the client has shown a correct password, even if it is refused now."""
+        if self._http is not None:
+            self._http.note_authenticated()
+        if self.tls is not None:
+            self._proxy.identity.note_authenticated(self.tls.server_name)
 
     def dismiss(self) -> None:
         """Ends the admission, because its purpose has ended. The session may be admitted again."""

@@ -40,6 +40,10 @@ _MAX_IMMEDIATE_READS = 16
 _MAX_DRAINED_BYTES = 262144
 
 
+def _do_nothing() -> None:
+    pass
+
+
 class Framing(Protocol):
     """A layer around every byte that passes, such as a WebSocket's frames. `receive` and `send`
     behave like a Channel's own, and use the ones that the Channel had before."""
@@ -60,10 +64,13 @@ class Channel:
 
     __slots__ = (
         "_ahead",
+        "_arrived",
         "_framing",
         "_immediate_reads",
         "_is_closed",
         "_is_local",
+        "_is_watched",
+        "_lost",
         "_readiness",
         "_socket",
         "chunk_size",
@@ -82,7 +89,8 @@ class Channel:
         self._readiness = readiness
         self._ahead = b""
         self._immediate_reads = 0
-        self._is_closed = False
+        self._is_closed = self._is_watched = False
+        self._lost = self._arrived = _do_nothing
         self._framing: Framing | None = None
         self._adopt(connection)
         readiness.adopt(self.fileno)
@@ -164,6 +172,27 @@ class Channel:
             raise ConnectionLost
         return chunk
 
+    async def next_ahead(self) -> bytes:
+        """Like `read_some`, but goes on to watch the connection, until `unwatch`. So the next call
+        costs less: the loop knows the socket already. Raises ConnectionLost at the end."""
+        while not (ahead := self.take_ahead()):
+            arrived = self._readiness.loop.create_future()
+            self._arrived = partial(resolve, arrived)
+            self.watch(self._arrived)
+            await arrived
+            if not self._ahead:
+                raise ConnectionLost
+        return ahead
+
+    def write_now(self, data: bytes) -> bytes:
+        """Writes as much as the kernel takes at once. Returns the rest. Raises ConnectionLost."""
+        try:
+            return data[self.send(data) :]
+        except WOULD_BLOCK:
+            return data
+        except OSError as error:
+            raise ConnectionLost from error
+
     async def write(self, data: bytes) -> None:
         """Writes all of `data`. Raises ConnectionLost if the connection breaks."""
         rest = memoryview(data)
@@ -208,19 +237,24 @@ class Channel:
         has sent before may be unread."""
         self._adopt(socket.socket(fileno=self._socket.detach()))
 
-    def watch(self, lost: Callable[[], None]) -> None:
-        """Calls `lost` once when the peer disconnects, until `unwatch`. Nothing else may read in
-        that time.
+    def watch(self, lost: Callable[[], None] = _do_nothing) -> None:
+        """Calls `lost` once when the peer disconnects, until the next `watch` or `unwatch`. Nothing
+        but `next_ahead` may read in that time.
 
         What the peer sends is kept for `take_ahead`. Beyond a limit the rest is left in the kernel,
         and a disconnect is noticed only later.
         """
-        self._readiness.add_reader(self.fileno, partial(self._read_ahead, lost))
+        self._lost = lost
+        if not self._is_watched:
+            self._is_watched = True
+            self._readiness.add_reader(self.fileno, self._read_ahead)
 
     def unwatch(self) -> None:
-        self._readiness.remove_reader(self.fileno)
+        if self._is_watched:
+            self._is_watched = False
+            self._readiness.remove_reader(self.fileno)
 
-    def _read_ahead(self, lost: Callable[[], None]) -> None:
+    def _read_ahead(self) -> None:
         try:
             chunk = self.receive(self.chunk_size)
         except WOULD_BLOCK:
@@ -230,8 +264,7 @@ class Channel:
         self._ahead += chunk
         if not chunk or len(self._ahead) >= _MAX_READ_AHEAD_BYTES:
             self.unwatch()
-        if not chunk:
-            lost()
+        (self._arrived if chunk else self._lost)()
 
     def take_ahead(self) -> bytes:
         """Returns what has been read already and not been asked for."""
@@ -258,6 +291,7 @@ class Channel:
     async def finish(self, final_message: bytes, *, timeout: float) -> None:
         """Sends `final_message` and closes. Waits up to `timeout` seconds for the peer to close
         first, because unread input would make the kernel reset the connection and lose them."""
+        self.unwatch()
         with contextlib.suppress(ConnectionLost, TimeoutError, ValueError):
             async with asyncio.timeout(timeout):
                 await self.write(final_message)
@@ -279,7 +313,9 @@ class Channel:
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Closes the socket. May be called twice. No callback may be registered for it any more."""
+        """Closes the socket. May be called twice. No callback but that of `watch` may be registered
+        for it any more."""
+        self.unwatch()
         self.receive = self.send = _refuse
         self.receive_burst = partial(_refuse, None)
         # Not by the socket's own number, which it loses if the TLS layer closes it.

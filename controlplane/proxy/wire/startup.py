@@ -141,6 +141,9 @@ def _parse_startup_message(packet: bytes, version: int) -> StartupMessage:
         raise ProtocolViolation("invalid startup packet layout: expected terminator as last byte")
 
     parameters = dict(zip(names, values, strict=True))
+    if len(parameters) < len(names):
+        # Of some, such as `replication`, Postgres combines all values.
+        raise ProtocolViolation("a parameter is repeated in the startup packet")
     unknown = [name for name in parameters if name.startswith(b"_pq_.")]
     for name in unknown:
         del parameters[name]

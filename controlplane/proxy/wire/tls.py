@@ -4,8 +4,10 @@ authority (`certificates`); and the host name that a client asks for in its Clie
 
 import hashlib
 import logging
+import math
 import os
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -105,14 +107,17 @@ class OperatorIdentity:
 
     @property
     def context(self) -> ssl.SSLContext:
-        if time.monotonic() >= self._next_look:
-            self.refresh()
         return self._context
 
     def problem(self) -> tuple[str, str] | None:
-        """See `TlsIdentity`."""
+        """See `TlsIdentity`. From time to time it also has the files read again, in a thread:
+        another process may be asked for them, and no client waits for that."""
         if time.monotonic() >= self._next_look:
-            self.refresh()
+            self._next_look = math.inf
+            try:
+                threading.Thread(target=self.refresh, name="certificate", daemon=True).start()
+            except RuntimeError:  # too many threads: the next check may find fewer
+                self._next_look = time.monotonic() + _CHECK_INTERVAL
         if self._complaint:
             return "certificate_unusable", f"{self._certificate}: {self._complaint}"
         return problem_of(self._leaf, str(self._certificate))
@@ -126,7 +131,6 @@ class OperatorIdentity:
 
     def refresh(self) -> None:
         """Loads the files again if they have changed."""
-        self._next_look = time.monotonic() + _CHECK_INTERVAL
         try:
             found = self._look()
             if found != self._seen:
@@ -136,6 +140,8 @@ class OperatorIdentity:
             log.warning("cannot load the new certificate", extra={"error": str(error)})
             self._complaint = f"cannot be used with {self._key}: {error}"
             return
+        finally:
+            self._next_look = time.monotonic() + _CHECK_INTERVAL
         self._complaint = ""
         if found != self._seen:
             self._seen = found

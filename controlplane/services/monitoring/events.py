@@ -16,8 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from django.db import connection, connections, transaction
-from django.db.models import BooleanField, Q, QuerySet
-from django.db.models.expressions import RawSQL
+from django.db.models import Q, QuerySet
 
 from controlplane.actors import ActorType
 from controlplane.database.base import DatabaseWrapper
@@ -194,8 +193,15 @@ SELECT e.transaction::text, e.id FROM controlplane_event e
 WHERE e.transaction < pg_snapshot_xmin(pg_current_snapshot())
 ORDER BY e.transaction DESC, e.id DESC LIMIT 1
 """
-AFTER = '("transaction", id) > (%s::text::xid8, %s)'
-UP_TO = '("transaction", id) <= (%s::text::xid8, %s)'
+# Of an account, by the index `account_events_in_order` alone.
+NEXT = """
+SELECT e.transaction::text, e.id FROM controlplane_event e
+WHERE e.account_id = %s AND (e.transaction, e.id) > (%s::text::xid8, %s)
+AND (e.transaction, e.id) <= (%s::text::xid8, %s)
+ORDER BY e.transaction, e.id LIMIT %s
+"""
+# Of an account's events, that are read at once for a stream, whether or not it wants them.
+ROWS_READ = 1_000
 LAST_EVENT_ID = re.compile(r"(?:([0-9]{1,18})-)?([0-9]{1,18})")
 LEAP_AHEAD = """
 SELECT setval(pg_get_serial_sequence('controlplane_event', 'id'),
@@ -266,13 +272,22 @@ def resumption(last_event_id: str) -> Resumption:
 
 
 def missed(
-    events: QuerySet[Event], start: Resumption, *, until: Position, limit: int
-) -> Sequence[Event]:
-    """The first events, at most `limit`, that the reader has not read, up to the position `until`,
-    before which all events can be read."""
-    after, up_to = _condition(AFTER, start.after), _condition(UP_TO, until)
-    rows = events.filter(after, up_to, id__gt=start.above).order_by("transaction", "id")
-    return list(rows[:limit])
+    account_id: int, events: QuerySet[Event], start: Resumption, *, until: Position, limit: int
+) -> tuple[Sequence[Event], Position]:
+    """Those of `events` that the reader has not read among the account's next ROWS_READ, at most
+    `limit`, up to the position `until`, before which all events can be read; and the position that
+    is read up to. However few events are wanted, one call therefore takes little time."""
+    if until <= start.after:
+        return [], start.after
+    with connection.cursor() as cursor:
+        (first, first_id), (last, last_id) = start.after, until
+        cursor.execute(NEXT, [account_id, str(first), first_id, str(last), last_id, ROWS_READ])
+        rows = [Position(int(number), id_) for number, id_ in cursor.fetchall()]
+    ids = [row.id for row in rows if row.id > start.above]
+    page = list(events.filter(id__in=ids).order_by("transaction", "id")[:limit])
+    if len(page) == limit:
+        return page, position_of(page[-1])
+    return page, rows[-1] if len(rows) == ROWS_READ else until
 
 
 def renumber_events() -> None:
@@ -285,8 +300,3 @@ def renumber_events() -> None:
         cursor.execute("UPDATE controlplane_event SET transaction = '0' WHERE transaction <> '0'")
         cursor.execute(LEAP_AHEAD, [ID_LEAP])
         wrapper.bound_statements(wrapper.bound)
-
-
-def _condition(sql: str, position: Position) -> RawSQL:
-    parameters = [str(position.transaction), position.id]
-    return RawSQL(sql, parameters, output_field=BooleanField())  # noqa: S611 # no caller's text

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import Sum
+from django.db.models import F, Sum
 
 from controlplane.compute.data.branch_data import MIN_BRANCH_BYTES
 from controlplane.compute.processes.limits import BYTES_PER_CU
@@ -179,7 +179,9 @@ class Placing:
             return None
         # The newest log is already there, if commits waited for a second host.
         receiving = LogReceiver.objects.filter(branch__project=project, host__in=fitting)
-        receiver = receiving.order_by("lost_at", "-attached_at").first()
+        receiver = receiving.order_by(
+            F("lost_at").desc(nulls_first=True), F("attached_at").desc(nulls_last=True)
+        ).first()
         near = [one for one in fitting if receiver is not None and one.id == receiver.host_id]
         chosen = max(
             near or fitting, key=lambda host: weighted_room(host, self._running.get(host.id, 0))

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from controlplane.compute.pooler import pooler_version
-from controlplane.compute.settings.pooler_settings import ALLOWED
+from controlplane.compute.settings.pooler_settings import ALLOWED, pooler_complaint
 from tests.support.place import Place
 from tests.support.project import locked, refusal
 from tests.support.waiting import wait_for
@@ -147,3 +147,10 @@ def test_what_is_refused(shop: Place, name: str, value: str, words: str) -> None
     status, message = refusal(response)
     assert (status in (400, 422), words in message, name in message) == (True, True, True)
     assert (shop.endpoint(), shop.endpoint_operations()) == (before, operations)
+
+
+def test_the_keeping_of_prepared_statements_cannot_be_turned_off() -> None:
+    """PgBouncer would pass their names on, to whichever server connection is free."""
+    for value, is_refused in (("0", True), ("00", True), ("1", False), ("1000", False)):
+        words = pooler_complaint("max_prepared_statements", value, max_cu=1, version=(1, 25))
+        assert (words is not None) == is_refused

@@ -43,7 +43,8 @@ def drop(place: Place, kind: str, name: str) -> None:
 def failing(place: Place, answer: Any, words: str) -> None:
     """Wait until every requested operation has failed for this reason."""
     for row in place.client.finish(answer, timeout=120):
-        assert (row["status"], words in row["error"]) == ("failed", True), row
+        assert row["status"] == "failed"
+        assert words in row["error"]
 
 
 def run(place: Place, *statements: str, **connection: Any) -> None:
@@ -215,10 +216,10 @@ def test_a_role_is_removed_from_a_database_that_accepts_no_connections(
 
 @pytest.mark.thorough
 def test_a_change_that_cannot_be_applied_fails_alone(place: Place) -> None:
-    """A role that contains the group of all roles cannot become a member of that group."""
-    run(place, "CREATE ROLE carol", "GRANT carol TO perch_superuser")
+    """SQL has made a role with this name, which the API does not know yet."""
+    run(place, "CREATE ROLE carol")
     made = place.client.post(f"{place.branch_path()}/roles", {"role": {"name": "carol"}})
-    failing(place, made, 'role "carol": role "perch_superuser" is a member of role "carol"')
+    failing(place, made, 'role "carol": SQL has made a role with this name')
     # Other changes are applied, and so is a start.
     password = place.new_role("dave")
     new_database(place, "daves")
@@ -227,7 +228,7 @@ def test_a_change_that_cannot_be_applied_fails_alone(place: Place) -> None:
     # The same change fails again, and succeeds with the next change once the cause is removed.
     reset = place.client.post(place.of_catalog("roles", "carol") + "/reset_password")
     failing(place, reset, 'role "carol"')
-    run(place, "REVOKE carol FROM perch_superuser")
+    run(place, "DROP ROLE carol")
     place.new_role("erin")
     carol = {"user": "carol", "password": reset["role"]["password"]}
     assert place.query("SELECT pg_has_role('perch_superuser', 'MEMBER')", **carol) == (True,)

@@ -1,5 +1,6 @@
 """Roles of a branch: what the API says about them agrees with who can log in to Postgres."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -51,6 +52,23 @@ def test_a_role_created_on_an_active_endpoint_connects_at_once(shop: Place) -> N
     assert shop.query("SELECT current_user", user="ann", password=made["role"]["password"]) == (
         "ann",
     )
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_clients_wait_for_a_role_that_the_compute_does_not_have_yet(
+    shop: Place, pooled: bool
+) -> None:
+    shop.query("SELECT 1", pooled=pooled)  # awake
+    with ThreadPoolExecutor() as threads:
+        platform = shop.stack.compute(shop.endpoint_id, "postgres")
+        with platform as session, session.transaction():
+            session.execute("LOCK TABLE pg_authid IN SHARE MODE")
+            made = create(shop, f"early {pooled}")
+            role = {"user": made["role"]["name"], "password": made["role"]["password"]}
+            waiting = threads.submit(shop.query, "SELECT current_user", pooled=pooled, **role)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=1)
+        assert waiting.result() == (role["user"],)
 
 
 def test_a_role_created_on_an_idle_endpoint_leaves_it_idle(shop: Place) -> None:

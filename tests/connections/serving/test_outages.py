@@ -183,12 +183,11 @@ def test_clients_are_spread_over_all_processes(shop: Place) -> None:
             opened.enter_context(shop.connect())
         assert len(clients_of(other, shop.stack)) >= CLIENTS
         hanging.send_signal(signal.SIGCONT)
-        # While it wakes up, the first of them may still go to the other process.
-        for _ in range(CLIENTS):
+        # The other process leaves clients to it for some milliseconds only, within which a busy
+        # machine may not run it.
+        for _ in range(3 * CLIENTS):
             opened.enter_context(shop.connect())
-            if clients_of(hanging, shop.stack):
+            counts = [len(clients_of(process, shop.stack)) for process in (hanging, other)]
+            if abs(counts[0] - counts[1]) <= 4:
                 break
-        for _ in range(CLIENTS):
-            opened.enter_context(shop.connect())
-        counts = [len(clients_of(process, shop.stack)) for process in (hanging, other)]
         assert abs(counts[0] - counts[1]) <= 4, counts

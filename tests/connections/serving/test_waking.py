@@ -43,6 +43,12 @@ def test_many_simultaneous_clients_are_served_by_one_start(shop: Place, pooled: 
     assert (started[0]["status"], started[0]["failures_count"]) == ("finished", 0)
 
 
+def test_a_compute_has_no_process_that_looks_for_subscriptions(shop: Place) -> None:
+    kinds = {kind for (kind,) in shop.sql("SELECT backend_type FROM pg_stat_activity")}
+    assert "autovacuum launcher" in kinds
+    assert "logical replication launcher" not in kinds
+
+
 def post(action: str) -> Callable[[Place], Any]:
     return lambda place: place.client.post(f"{place.endpoint_path()}/{action}")
 

@@ -24,7 +24,7 @@ from tests.support.past import history, notes, with_history, write
 from tests.support.place import Place
 from tests.support.service import Service
 from tests.support.stack import ROOT, Stack, new_state_dir, running_stack
-from tests.support.traps import LITERALS, POWERFUL, SPRUNG
+from tests.support.traps import LITERALS, POWERFUL, SETTINGS, SPRUNG
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.thorough
@@ -72,10 +72,16 @@ CREATE FUNCTION pair(OUT a int, OUT b text) RETURNS SETOF record LANGUAGE sql
     AS $$ VALUES (1, 'one'), (2, 'two') $$;
 CREATE AGGREGATE longest(text) (SFUNC = textcat, STYPE = text, INITCOND = '');
 CREATE PROCEDURE tidy(INOUT n int DEFAULT 3) LANGUAGE plpgsql AS $$ BEGIN n := n + 1; END $$;
+CREATE FUNCTION of_json(json) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE VIEW legged AS SELECT b.name, legs(b) FROM birds b;
 CREATE MATERIALIZED VIEW counted AS SELECT count(*) AS n FROM birds;
 COMMENT ON FUNCTION stamp() IS 'adds a mark';
 SELECT lo_from_bytea(4711, 'large');
+"""
+TEMPORARY = """
+CREATE TEMP TABLE basket (n int);
+CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE DOMAIN pg_temp.d AS int CHECK (VALUE > pg_temp.f());
 """
 
 OLDER = (15, 16, 17)
@@ -137,6 +143,7 @@ def test_data_code_rights_and_branches_are_kept(stack: Stack, older: Place) -> N
     with older.connect() as session:
         session.execute(REAL)
         session.execute(HOSTILE)
+        session.execute(SETTINGS)
         session.execute("CREATE SCHEMA nests")
         session.execute("GRANT SELECT ON birds TO pg_monitor WITH GRANT OPTION")
         session.execute("REVOKE EXECUTE ON FUNCTION stamp() FROM PUBLIC")
@@ -144,10 +151,13 @@ def test_data_code_rights_and_branches_are_kept(stack: Stack, older: Place) -> N
     before = roles(older)
     child = older.new_branch(endpoint=True, name="child")
     child_endpoint = child["endpoints"][0]["id"]
-    snapshot = older.client.post(older.branch_path(rest="/snapshot"))
-    older.done(snapshot)
-    older.sql("INSERT INTO birds (name) VALUES ('late')")
-    assert "can be upgraded to Postgres 18" in upgrade(older, "--check")
+    with older.connect() as client:
+        # The copies have its objects, and not the session.
+        client.execute(TEMPORARY)
+        snapshot = older.client.post(older.branch_path(rest="/snapshot"))
+        older.done(snapshot)
+        older.sql("INSERT INTO birds (name) VALUES ('late')")
+        assert "can be upgraded to Postgres 18" in upgrade(older, "--check")
     assert older.client.get(older.path)["project"]["pg_version"] == 15
     assert major_on_disk(stack, older.branch_id) == "15"
     assert left_beside(stack) == []

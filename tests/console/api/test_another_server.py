@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from django.urls import URLPattern, get_resolver, reverse
 
+from console import client_address
+from console.api.transport import Server, Transport
 from tests.console.browser import Browser
 from tests.console.pages import Page
 from tests.selection import only
@@ -57,3 +59,13 @@ def test_no_page_fails(kind: str, settings: Any) -> None:
                     continue
                 failed.append((name, answer.status_code, Page(answer).text[:300]))
     assert not failed, "\n".join(map(str, failed))
+
+
+def test_only_the_consoles_own_service_gets_the_signature_of_an_address() -> None:
+    with client_address.client_context("192.0.2.7"):
+        own, other = (
+            Transport("a-key", Server(name, "http://api"))._request("GET", ["x"]).headers
+            for name in ("", "another")
+        )
+    assert own["Perch-Client-Address"].startswith("192.0.2.7 ")
+    assert "Perch-Client-Address" not in other

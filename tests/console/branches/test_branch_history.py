@@ -413,7 +413,8 @@ def test_a_time_without_a_day_is_the_last_that_has_passed() -> None:
 
 
 @pytest.mark.parametrize(
-    "typed", ["", "25:03", "14", "now", "0/", "0/123456789", "0001-01-01 00:00+02"]
+    "typed",
+    ["", "25:03", "14", "now", "0/", "0/123456789", "0001-01-01 00:00+02", "9999-12-31 23:59:59Z"],
 )
 def test_what_is_no_moment(typed: str) -> None:
     with pytest.raises(ValidationError):

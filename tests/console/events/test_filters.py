@@ -2,9 +2,12 @@
 
 import json
 from urllib.parse import parse_qs, urlsplit
+from zoneinfo import ZoneInfo
 
 import pytest
+from django.utils import timezone
 
+from console.forms.fields import FilterForm, LifetimeFields
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.operations.test_run_page import told
 from tests.console.pages import Page
@@ -161,3 +164,18 @@ def test_no_match_is_distinguished_from_no_operation(
     assert "No operation matches." in page.text
     assert "status" in page.options
     assert "No operations yet" in Page(dave.get("/projects/p/operations")).text
+
+
+@pytest.mark.parametrize("zone", ["Asia/Karachi", "America/New_York", "UTC"])
+@pytest.mark.parametrize(
+    "typed",
+    ["9999-12-31T23:59:00Z", "9999-12-31T23:59", "0001-01-01T00:00:00Z", "0001-01-01T00:00"],
+)
+def test_a_time_at_an_end_of_the_calendar_is_refused_and_kept(zone: str, typed: str) -> None:
+    """In another zone it may be beyond the end."""
+    with timezone.override(ZoneInfo(zone)):
+        form = FilterForm({"since": typed})
+        assert not form.is_valid()
+        assert f'value="{typed}"' in str(form["since"])
+        expiry = LifetimeFields({"lifetime": "at", "until": typed})
+        assert list(expiry.errors) == ["until"]

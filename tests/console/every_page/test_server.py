@@ -198,6 +198,19 @@ def test_no_header_moves_a_path(worker: ConsoleWorker) -> None:
         assert b"".join(iter(lambda: client.recv(65536), b"")).endswith(b"\r\n\r\n/y")
 
 
+@pytest.mark.parametrize("header", [b"X-Forwarded-Proto: https", b"X-Forwarded-Ssl: on"])
+def test_no_header_of_a_client_says_that_it_used_tls(worker: ConsoleWorker, header: bytes) -> None:
+    def tell(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [environ["wsgi.url_scheme"].encode()]
+
+    worker.wsgi = tell
+    client, _ = connected(worker, "127.0.0.1")
+    with client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header + b"\r\n\r\n")
+        assert b"http\r\n" in b"".join(iter(lambda: client.recv(65536), b""))
+
+
 @pytest.mark.parametrize(
     "head",
     [

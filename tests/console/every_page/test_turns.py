@@ -12,7 +12,7 @@ import pytest
 from django.template import Context, Engine
 
 from console import turns
-from console.api.bounded_http import read_json
+from console.api.bounded_http import MAX_PIECE_BYTES, read_json
 from console.api.fields import Page
 from console.branches.schema import read_diff
 from console.query import table_imports
@@ -60,6 +60,9 @@ WORK: dict[str, Callable[[int], object]] = {
     "comments": lambda n: split("/**/" * n),
     "nested comments": lambda n: split("/*" * n),
     "surrogates in an answer": lambda n: read_json(b'["\\ud83d"' + b',""' * n + b"]"),
+    "rows of a large answer": lambda n: read_json(
+        b'{"results": [{"rows": [' + b"[]," * n + b"[]]}]" + b" " * MAX_PIECE_BYTES + b"}"
+    ),
     "items of an answer": lambda n: Page.read({"x": [{}] * n}, "x", dict, limit=100),
     "columns of a result": lambda n: _result({"fields": [{}] * n}),
     "rows of a result": lambda n: _result({"rows": [[]] * n}),

@@ -9,6 +9,9 @@ from urllib.parse import urlencode
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
+from console import memory
+from console.memory import Budget
+from console.query import tables
 from tests.console.conftest import Person, Shop, signed_in
 from tests.console.pages import Page
 from tests.support.stack import Stack
@@ -225,3 +228,38 @@ def test_many_rows_and_columns_come_back(emptied: Any) -> None:
     whole.shop.sql("INSERT INTO a SELECT n FROM generate_series(1, 1200) n")
     copy.words_of_import(whole.export())
     assert whole.differing("b") == []
+
+
+def test_a_file_for_which_there_is_no_memory_changes_nothing(
+    emptied: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "PATIENCE", 0)
+    _, copy = emptied("n int PRIMARY KEY")
+    data = b"n\r\n" + b"".join(b"%d\r\n" % n for n in range(5000))
+    # Not even to receive it, and not to read it.
+    for most, status, words in ((1 << 10, 503, "Too busy"), (1 << 20, 422, "Import it later")):
+        monkeypatch.setattr(memory, "budget", Budget(most))
+        answer = copy.import_(data)
+        assert answer.status_code == status
+        assert words in Page(answer).text
+        # The answer itself is held until it is read.
+        answer.close()
+        assert memory.budget._left == most
+    monkeypatch.setattr(memory, "budget", Budget())
+    assert "5000 rows imported into b." in copy.words_of_import(data)
+
+
+def test_an_export_holds_the_memory_of_one_page(
+    emptied: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "PATIENCE", 0)
+    monkeypatch.setattr(tables, "EXPORT_BATCH_SIZE", 100)
+    budget = Budget(256 << 10)
+    monkeypatch.setattr(memory, "budget", budget)
+    whole, _ = emptied(
+        "n int PRIMARY KEY, t text",
+        "INSERT INTO a SELECT n, repeat('x', 100) FROM generate_series(1, 3000) n",
+    )
+    exported = whole.export()
+    assert exported.count(b"\n") == 3001
+    assert not budget._held

@@ -1,6 +1,7 @@
 """The query page: SQL on a branch, through its endpoint, as one of its roles."""
 
 import re
+import ssl
 from typing import Any, ClassVar
 
 import pytest
@@ -12,6 +13,7 @@ from console.query.results import MAX_ROWS
 from console.query.sql_over_http import Result, SqlFailed
 from console.query.statements import MAX_STATEMENTS
 from console.query.table_description import listed_tables, read_table
+from console.query.table_pages import read_row_name
 from console.query.views import QueryForm
 from tests.console.browser import Browser
 from tests.console.conftest import Misbehaving, Person, Shop
@@ -261,6 +263,15 @@ class TestTables:
     def test_an_invalid_table_is_none(self, value: str) -> None:
         assert read_table(value) is None
 
+    def test_half_a_character_in_an_address_is_replaced(self) -> None:
+        table = read_table('["public", "\\ud800"]')
+        assert table is not None
+        assert table.name == "\ufffd"
+        assert read_row_name('["\\udfff", null]', 2) == ["\ufffd", None]
+        rows: list[list[str | None]] = [["public", "a", "r", '[["\\ud800", "text"]]']]
+        ((_, (listed,)),) = listed_tables(Result("SELECT", 1, [], rows))["schemas"]
+        assert listed.columns == [("\ufffd", "text")]
+
     def test_columns_that_cannot_be_read_are_left_out(self) -> None:
         rows: list[list[str | None]] = [["public", "a", "r", "[[1]]"], ["public", "b", "v", None]]
         rows.append(["public"])
@@ -295,6 +306,14 @@ class TestConnection:
     ) -> None:
         monkeypatch.setattr(authority, "authority", lambda server: "")
         assert "The console does not trust the certificate" in run_sql("SELECT 1").text
+
+    def test_the_authorities_are_read_once(
+        self, run_sql: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run_sql("SELECT 1")
+        monkeypatch.delattr(ssl.SSLContext, "load_default_certs")
+        monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", None, raising=False)
+        assert "forty-two" in run_sql("SELECT 'forty' || '-two'").text
 
     @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "ep-x.localhost"])
     def test_another_server_cannot_name_this_machine(self, host: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 import requests
 from django.core.exceptions import ImproperlyConfigured
+from django.test import RequestFactory
 
-from console.sign_in import ended_sessions
+from console import turns
+from console.sign_in import ended_sessions, sessions
 from tests.console.browser import Browser
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
@@ -166,13 +169,24 @@ def test_the_csrf_secret_changes_with_the_session(visitor: Browser, stack: Stack
     assert len(set(secrets)) == 3
 
 
-def test_ended_sessions_are_forgotten_with_their_cookies(settings: Any, tmp_path: Path) -> None:
+def test_ended_sessions_are_forgotten_with_their_cookies(
+    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings.STATE_DIR = str(tmp_path / "console")
+    monkeypatch.setattr(ended_sessions, "_searched_at", time.monotonic())
     ended_sessions.end("old")
     (file,) = (tmp_path / "console").iterdir()
     week_ago = time.time() - settings.SESSION_COOKIE_AGE - 1
     os.utime(file, (week_ago, week_ago))
+    # The directory may have many files, so it is not searched each time, and then with pauses.
     ended_sessions.end("new")
+    assert ended_sessions.has_ended("old")
+    monkeypatch.setattr(ended_sessions, "SEARCH_INTERVAL", 0)
+    monkeypatch.setattr(turns, "MAX_WORK", 0)
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    ended_sessions.end("new")
+    assert len(pauses) == 2
     assert ended_sessions.has_ended("new")
     assert not ended_sessions.has_ended("old")
     assert len(list((tmp_path / "console").iterdir())) == 1
@@ -222,6 +236,99 @@ def test_the_features_of_a_server_are_detected_at_sign_in(
     misbehaving.body = b'{"login": "eve", "projects": []}'
     visitor.post("/sign-in", {"key": "abc"})
     assert not {"Activity", "Webhooks"} & set(Page(visitor.get("/")).text.split())
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which a test changes. Nobody has signed in."""
+    monkeypatch.setattr(sessions, "_restored_at", {})
+    time_now = [1e9]
+    monkeypatch.setattr(time, "monotonic", lambda: time_now[0])
+    return time_now
+
+
+def test_a_key_cannot_sign_in_without_end(
+    visitor: Browser, settings: Any, misbehaving: Misbehaving, now: list[float]
+) -> None:
+    """Each sign-in that ends leaves a file in the console's state directory."""
+    settings.MANAGEMENT_API_URL = misbehaving.url
+    misbehaving.body = b'{"login": "mallory", "projects": []}'
+    for _ in range(sessions.MAX_SIGN_INS_OF_KEY):
+        assert sessions._may_begin(sessions.SignIn("abc", sessions.Account()))
+    answer = visitor.post("/sign-in", {"key": "abc"})
+    assert answer.status_code == 422
+    assert "signed in too often" in Page(answer).text
+    assert visitor.get("/").status_code == 302
+    now[0] += sessions.SIGN_IN_INTERVAL
+    assert visitor.post("/sign-in", {"key": "abc"}).status_code == 302
+    assert visitor.post("/sign-in", {"key": "abc"}).status_code == 422
+
+
+def test_a_key_locks_no_other_key_of_its_account_out(now: list[float]) -> None:
+    whole = sessions.Account(name="m", is_perch=True)
+    limited = (replace(whole, project_id="a-b-1"), replace(whole, read_only=True))
+
+    def begun(key: str, account: sessions.Account) -> bool:
+        return sessions._may_begin(sessions.SignIn(key, account))
+
+    for number in range(20):
+        for _ in range(sessions.MAX_SIGN_INS_OF_KEY):
+            assert begun(f"limited {number}", limited[number % 2])
+    assert not begun("limited 0", limited[0])
+    # Those that can make keys are counted together.
+    for number in range(sessions.MAX_SIGN_INS):
+        assert begun(f"whole {number}", whole)
+    assert not begun("another", whole)
+    assert begun("another", replace(whole, name="n"))
+    assert begun("new", limited[0])
+
+
+def test_of_many_sign_ins_the_latest_are_remembered(
+    now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MAX_REMEMBERED", 4)
+    monkeypatch.setattr(sessions, "MAX_SIGN_INS_OF_KEY", 1)
+
+    def begun(key: str) -> bool:
+        return sessions._may_begin(sessions.SignIn(key, sessions.Account(read_only=True)))
+
+    assert all(begun(key) for key in "abcde")
+    assert [begun(key) for key in "edcb"] == [False] * 4
+    assert len(sessions._restored_at) == 4
+    # Those whose time has passed go first.
+    now[0] += sessions.SIGN_IN_INTERVAL
+    assert begun("f")
+    assert len(sessions._restored_at) == 1
+
+
+def test_accounts_of_long_names_are_counted_apart(now: list[float]) -> None:
+    """A name has up to 64 characters."""
+    request: Any = RequestFactory().get("/")
+    request.session = sessions.SessionStore()
+    for end in "ab":
+        account = sessions.Account(name="n" * 63 + end, is_perch=True)
+        assert sessions.sign_in(request, key=end, account=account)
+    one, other = sessions.sign_ins(request)
+    assert one.whose != other.whose
+
+
+def test_a_one_time_link_is_not_refused_after_many_sign_ins(
+    visitor: Browser,
+    settings: Any,
+    tmp_path: Path,
+    misbehaving: Misbehaving,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The operator has made it."""
+    settings.STATE_DIR, settings.MANAGEMENT_API_URL = str(tmp_path), misbehaving.url
+    misbehaving.body = b'{"login": "dave", "projects": []}'
+    monkeypatch.setattr(sessions, "_may_begin", lambda new: False)
+    assert visitor.post("/sign-in", {"key": "k"}).status_code == 422
+    (tmp_path / "links").mkdir()
+    file = tmp_path / "links" / sha256(b"x").hexdigest()
+    file.touch(mode=0o600)
+    file.write_text(json.dumps({"key": "k", "until": time.time() + 60}))
+    assert visitor.post("/sign-in/link", {"code": "x"}).status_code == 302
 
 
 def test_a_one_time_link_stays_valid_while_the_api_does_not_answer(

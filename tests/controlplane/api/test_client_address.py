@@ -2,18 +2,28 @@
 
 import http.client
 import json
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from ipaddress import ip_network
 from types import ModuleType
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import requests
+from requests.adapters import HTTPAdapter
 
 import console.client_address
 import controlplane.api.http.client_address
+from controlplane.api.http.server import with_client_address
+from controlplane.process_accounts import console_key
 from tests.support.client import Client
-from tests.support.log_lines import await_line
+from tests.support.log_lines import await_line, read_log
 from tests.support.stack import PROXY_ADDRESS, Stack
+from tests.support.waiting import slowness, wait_for
 
 PROXIES = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
 
@@ -84,3 +94,95 @@ def test_the_api_notes_the_client_behind_a_trusted_proxy(stack: Stack, alice: Cl
 def test_a_client_cannot_choose_its_address(stack: Stack, alice: Client) -> None:
     asked(stack.api_url, alice.key, source="127.0.0.10", forwarded_for="192.0.2.78")
     assert noted(alice) == {"127.0.0.10"}
+
+
+class TestSignedByTheConsole:
+    """The API believes its own console about the addresses of its users."""
+
+    def reached(self, header: str) -> str:
+        seen: list[str] = []
+
+        def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+            seen.append(environ["REMOTE_ADDR"])
+            return []
+
+        environ = {"REMOTE_ADDR": "127.0.0.1", "HTTP_PERCH_CLIENT_ADDRESS": header}
+        with_client_address(application, [], ["new", "old"])(environ, lambda *given: None)
+        return seen[0]
+
+    def signed(self, address: str, key: str) -> str:
+        with console.client_address.client_context(address):
+            return console.client_address.signed(key)
+
+    @pytest.mark.parametrize("key", ["new", "old", console_key("new"), console_key("old")])
+    @pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::7"])
+    def test_it_works(self, key: str, address: str) -> None:
+        assert self.reached(self.signed(address, key)) == address
+
+    def test_others_are_not_believed(self) -> None:
+        signed = self.signed("192.0.2.7", "new")
+        for wrong in (
+            *("", "192.0.2.7", "192.0.2.7 é", "192.0.2.7 ", f"{signed} "),
+            signed.replace("192.0.2.7", "192.0.2.8"),
+            self.signed("192.0.2.7", "another"),
+            self.signed("not an address", "new"),
+        ):
+            assert self.reached(wrong) == "127.0.0.1"
+
+
+class From(HTTPAdapter):
+    """Connects from this address of the machine."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **named: Any) -> None:
+        super().init_poolmanager(*args, source_address=(self.source, 0), **named)
+
+
+def sign_in(stack: Stack, key: str, *, source: str) -> int:
+    """Sign in at the console; return the status of the answer."""
+    with requests.Session() as browser:
+        browser.mount("http://", From(source))
+        page = browser.get(f"{stack.console_url}/sign-in", timeout=60).text
+        token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)', page)
+        assert token
+        answer = browser.post(
+            f"{stack.console_url}/sign-in",
+            {"key": key, "csrfmiddlewaretoken": token[1]},
+            timeout=60,
+            allow_redirects=False,
+        )
+        return answer.status_code
+
+
+def test_the_api_notes_the_address_of_the_consoles_user(stack: Stack, alice: Client) -> None:
+    assert sign_in(stack, alice.key, source="127.0.0.20") == 302
+    keys = alice.get("/api_keys")
+    assert "127.0.0.20" in {key["last_used_from_addr"] for key in keys}
+
+
+def test_wrong_keys_at_the_console_keep_nobody_else_from_signing_in(stack: Stack) -> None:
+    over = threading.Event()
+
+    def go_on(number: int) -> None:
+        while not over.is_set():
+            sign_in(stack, f"wrong-{number}", source="127.0.0.21")
+
+    keys = [stack.new_key() for _ in range(3)]
+    with ThreadPoolExecutor(100) as threads:
+        try:
+            for number in range(100):
+                threads.submit(go_on, number)
+            wait_for(lambda: refused(stack) > 100, "wrong keys to be refused", timeout=60)
+            for key in keys:
+                began = time.monotonic()
+                assert sign_in(stack, key, source="127.0.0.22") == 302
+                assert time.monotonic() - began < 3 * slowness()
+        finally:
+            over.set()
+
+
+def refused(stack: Stack) -> int:
+    return sum(line.get("status") == "401" for line in read_log(stack.state_dir, "api"))

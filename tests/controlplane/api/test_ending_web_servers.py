@@ -1,4 +1,5 @@
-"""SIGTERM to the API and the console: requests in flight are finished."""
+"""How the web servers of the API and the console begin and end. SIGTERM: requests in flight are
+finished."""
 
 import http.server
 import re
@@ -127,3 +128,16 @@ def answers(port: int) -> bool:
     with suppress(requests.ConnectionError):
         return requests.get(f"http://127.0.0.1:{port}", timeout=5).ok
     return False
+
+
+@pytest.mark.parametrize("module", ["controlplane.api.http.server", "console.server"])
+def test_a_worker_class_imports_nothing_that_gevent_has_yet_to_patch(module: str) -> None:
+    """gunicorn imports it before gevent patches the standard library, and Django and psycopg keep
+    the locks and sockets that they find when they are imported."""
+    imported = (
+        f"import sys, {module}; print([m for m in ('django', 'psycopg') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", imported], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

@@ -140,6 +140,22 @@ def test_rows_read_by_plain_statements_are_rendered_like_those_of_the_orm(
             assert getattr(fast, field.attname) == getattr(plain, field.attname), field
 
 
+def test_listed_endpoints_are_rendered_like_those_of_the_orm(
+    account: Account, project: Project
+) -> None:
+    plain = list(Endpoint.objects.filter(project=project).order_by("created_at", "id"))
+    Endpoint.objects.filter(id=plain[0].id).update(
+        name="named", last_active=NOW, settings={"pgbouncer_settings": {"a": "1"}}
+    )
+    plain[0].refresh_from_db()
+    listed = endpoints.list_endpoints(account, project.id)
+    assert [by_renderer(EndpointOut, one) for one in listed] == [
+        by_schema(EndpointOut, one) for one in plain
+    ]
+    branch_id = plain[1].branch_id
+    assert endpoints.list_endpoints(account, project.id, branch_id=branch_id) == listed[1:]
+
+
 def test_every_answer_to_a_read_matches_the_document(
     api: DjangoClient, account: Account, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

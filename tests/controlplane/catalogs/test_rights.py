@@ -14,6 +14,10 @@ OBJECTS = """
 SET ROLE low;
 CREATE TABLE kept (a int, b int);
 CREATE FUNCTION kept() RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION trap(xid) RETURNS text LANGUAGE sql AS $$SELECT ''$$;
+CREATE FUNCTION trap(int, text) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE OPERATOR ### (LEFTARG = int, RIGHTARG = int, FUNCTION = int4pl);
+CREATE TYPE kind AS ENUM ('x');
 SELECT lo_create(4711);
 RESET ROLE;
 CREATE EXTENSION postgres_fdw;
@@ -53,6 +57,20 @@ TAMPERING = {
     "CREATE EVENT TRIGGER fires ON ddl_command_end EXECUTE FUNCTION fires()": "pg_event_trigger",
     "ALTER EVENT TRIGGER fires ENABLE ALWAYS": "event triggers",
     "ALTER DEFAULT PRIVILEGES FOR ROLE high GRANT ALL ON TABLES TO low": "default privileges",
+    "CREATE CAST (xid AS text) WITH FUNCTION trap(xid)": "pg_cast (pg_catalog.xid AS",
+    "UPDATE pg_cast SET castcontext = 'i' WHERE oid >= 16384": "pg_cast (pg_catalog.xid AS",
+    "CREATE CONVERSION c FOR 'LATIN1' TO 'UTF8' FROM iso8859_1_to_utf8": "pg_conversion",
+    "CREATE OPERATOR CLASS o DEFAULT FOR TYPE xid USING brin AS STORAGE xid": "pg_opclass",
+    "ALTER OPERATOR FAMILY integer_ops USING btree ADD FUNCTION 1 (int, text) trap(int, text)": (
+        "pg_amproc function 1"
+    ),
+    "CREATE TRANSFORM FOR int LANGUAGE sql (FROM SQL WITH FUNCTION prsd_lextype(internal))": (
+        "pg_transform for integer language sql"
+    ),
+    "UPDATE pg_operator SET oprcode = 'int4mi' WHERE oprname = '###'": "pg_operator public.###",
+    "UPDATE pg_type SET typoutput = 'textout' WHERE typname = 'kind'": "pg_type public.kind",
+    "UPDATE pg_proc SET prosrc = 'BEGIN NULL; END' WHERE proname = 'fires'": "functions",
+    "ALTER FOREIGN DATA WRAPPER postgres_fdw NO VALIDATOR": "pg_foreign_data_wrapper postgres_fdw",
     "ALTER LARGE OBJECT 4711 OWNER TO high": "large objects",
     "GRANT ALL ON LARGE OBJECT 4711 TO PUBLIC": "large objects",
 }

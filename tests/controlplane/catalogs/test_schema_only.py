@@ -4,14 +4,21 @@ rows."""
 import os
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from controlplane.compute.data.branch_data import branch_dir
+from controlplane.compute.schemas import schema_only
 from controlplane.compute.schemas.schema import SchemaUnreadable
 from controlplane.compute.schemas.schema_only import MAX_ARCHIVE_BYTES, read_archive
+from controlplane.compute.schemas.schema_restoring import CopyInterrupted
+from controlplane.compute.workshop import serving
 from tests.controlplane.operations.test_step_history import names, steps
+from tests.support.own_compute import own_branch, postmaster_of
 from tests.support.project import Project
 from tests.support.traps import TRAPS, sprung
 from tests.support.waiting import wait_for
@@ -289,3 +296,21 @@ def test_it_can_be_cancelled_at_any_moment(project: Project) -> None:
         assert list(branches.glob("*/schema*")) == list(sockets.glob("schema*")) == []
     assert project.endpoint()["current_state"] == "idle"
     project.start()
+
+
+def test_a_postgres_that_is_killed_as_it_stops_is_no_fault_of_the_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, made = "br-quiet-heron-123456", "br-quiet-heron-654321"
+
+    @contextmanager
+    def killed_at_the_end(name: str, *arguments: Any) -> Iterator[Path]:
+        with serving(name, *arguments) as sockets:
+            yield sockets
+            if name != source:
+                postmaster_of(name).kill()
+
+    monkeypatch.setattr(schema_only, "serving", killed_at_the_end)
+    with own_branch(source), pytest.raises(CopyInterrupted):
+        schema_only.create_schema_only(made, source, locale="C")
+    assert not branch_dir(made).exists()

@@ -25,7 +25,9 @@ from controlplane.compute.catalog.system_views import (
     close_views_in,
 )
 from controlplane.compute.host.binaries import MAJOR
-from controlplane.compute.processes.session import socket_dir
+from controlplane.compute.host.patience import on_progress
+from controlplane.compute.processes.session import name_of, socket_dir
+from controlplane.compute.processes.session import session as session_in
 from controlplane.compute.settings.configuration import PLATFORM_ROLE
 from controlplane.compute.upgrade.upgrade_catalogs import UpgradeRefused, refuse_unsupported
 from tests.controlplane.local_compute import BRANCH, ENDPOINT, SPEC, branch, computes
@@ -73,6 +75,11 @@ def server(request: pytest.FixtureRequest) -> Iterator[BarePostgres]:
         for words in ("", "IS_TEMPLATE true", "ALLOW_CONNECTIONS false"):
             name = f'"{words} ä"'
             cluster.execute(f"CREATE DATABASE {name} OWNER owner TEMPLATE template0 {words}")
+        cluster.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+        with cluster.connect(dbname="latin", client_encoding="UTF8") as latin:
+            # Their names are stored in that encoding, which is no UTF-8.
+            for words in ("", "ALLOW_CONNECTIONS false CONNECTION LIMIT 7"):
+                latin.execute(f"CREATE DATABASE \"ä%25&x='' {words}\" OWNER owner {words}".encode())
         yield cluster
 
 
@@ -100,7 +107,9 @@ def writable(session: Session) -> list[str]:
 
 def databases(server: BarePostgres) -> list[str]:
     server.execute("UPDATE pg_database SET datallowconn = true")
-    return [name for (name,) in server.execute("SELECT datname FROM pg_database")]
+    return [
+        name_of(name) for (name,) in server.execute("SELECT namesend(datname) FROM pg_database")
+    ]
 
 
 def test_the_names_of_postgress_own_roles_are_known(server: BarePostgres) -> None:
@@ -134,16 +143,19 @@ def test_the_views_of_an_existing_cluster_are_closed_in_every_database(
 ) -> None:
     with server.connect(dbname="shop") as session:
         assert writable(session)
-    before = server.execute("SELECT datname, datallowconn, datconnlimit FROM pg_database")
+    limits = "SELECT namesend(datname), datallowconn, datconnlimit FROM pg_database"
+    before = server.execute(limits)
+    reported = list[None]()
     for _ in range(2):
-        close_views_in(server.directory)
-    after = server.execute("SELECT datname, datallowconn, datconnlimit FROM pg_database")
-    assert sorted(after) == sorted(before)
+        with on_progress(lambda: reported.append(None)):
+            close_views_in(server.directory)
+    assert len(reported) == len(before) - 1
+    assert sorted(server.execute(limits)) == sorted(before)
     server.execute('CREATE DATABASE mine OWNER owner TEMPLATE "IS_TEMPLATE true ä"')
     names = databases(server)
     assert {"mine", "template0", "template1", "postgres"} < set(names)
     for name in names:
-        with server.connect(dbname=name) as session:
+        with session_in(server.directory, name) as session:
             assert writable(session) == []
             assert session.execute("SELECT count(*) > 5 FROM pg_group").fetchone() == (True,)
             # As triggers of a subscription's tables are executed.

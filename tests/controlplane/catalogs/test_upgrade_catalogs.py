@@ -15,6 +15,7 @@ from controlplane.compute.upgrade.pg_upgrade import MAX_OUTPUT_BYTES, MAX_REPORT
 from controlplane.compute.upgrade.upgrade_catalogs import (
     UpgradeFailed,
     UpgradeRefused,
+    refuse_unsupported,
     restore_client_code,
     strip_client_code,
 )
@@ -61,6 +62,42 @@ ALTER FUNCTION theirs.owned() OWNER TO pg_database_owner;
 CREATE DOMAIN theirs.small AS int CHECK (VALUE < 9);
 ALTER DOMAIN theirs.small OWNER TO pg_database_owner;
 """
+# Everybody may execute the function, if he may use its schema.
+CLOSED = """
+CREATE SCHEMA "closed ""schema";
+CREATE TABLE "closed ""schema".calls ();
+CREATE FUNCTION "closed ""schema".call() RETURNS int SECURITY DEFINER LANGUAGE sql
+    AS 'INSERT INTO "closed ""schema".calls DEFAULT VALUES; SELECT 1';
+CREATE SCHEMA "of types";
+CREATE TYPE "of types".e AS ENUM ('x');
+GRANT USAGE ON SCHEMA "of types" TO PUBLIC;
+GRANT CREATE ON SCHEMA theirs TO "an ""other"" role";
+SET ROLE "an ""other"" role";
+CREATE FUNCTION theirs.reaches() RETURNS bool LANGUAGE plpgsql AS $$
+    BEGIN EXECUTE 'SELECT "closed ""schema".call()'; RETURN true;
+    EXCEPTION WHEN insufficient_privilege THEN RETURN true; END $$;
+CREATE DOMAIN theirs.reaching AS int CHECK (theirs.reaches());
+CREATE DOMAIN theirs.evaluated AS int CHECK (VALUE <> ('{5}'::theirs.reaching[])[1]);
+CREATE FUNCTION theirs.still_takes(a "of types".e DEFAULT 'x') RETURNS "of types".e[]
+    BEGIN ATOMIC SELECT ARRAY[a]; END;
+RESET ROLE;
+REVOKE CREATE ON SCHEMA theirs FROM "an ""other"" role";
+REVOKE USAGE ON SCHEMA "of types" FROM PUBLIC;
+"""
+CALLS = 'SELECT count(*) FROM "closed ""schema".calls'
+TEMPORARY = """
+SET ROLE neondb_owner;
+CREATE TEMP TABLE basket (id serial PRIMARY KEY, words text);
+CREATE TEMP VIEW seen AS SELECT * FROM basket;
+GRANT SELECT (words) ON basket TO PUBLIC;
+CREATE FUNCTION pg_temp.f() RETURNS int SECURITY DEFINER LANGUAGE sql AS 'SELECT 1';
+CREATE DOMAIN pg_temp.d AS int CHECK (VALUE > pg_temp.f());
+CREATE TYPE pg_temp.e AS ENUM ('x');
+CREATE OPERATOR pg_temp.=+= (LEFTARG = int, RIGHTARG = int, FUNCTION = int4pl);
+CREATE FUNCTION trap.takes(basket, pg_temp.d) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE TABLE trap.kept (n int, of_session pg_temp.e);
+"""
+LEFT = "SELECT nspname FROM pg_namespace WHERE nspname ~ '^pg_temp_'"
 STATE = """
 SELECT pg_get_functiondef(f.oid), proowner::regrole::text, obj_description(f.oid, 'pg_proc'),
     (SELECT array_agg(refobjid) FROM pg_depend WHERE objid = f.oid AND deptype = 'x')
@@ -80,7 +117,7 @@ TAKEN = "SELECT count(*) FROM pg_constraint WHERE contype = 'c' AND contypid <> 
 def server(request: pytest.FixtureRequest) -> Iterator[BarePostgres]:
     programs: Path | None = debians_postgres() if request.param == 15 else None
     with private_directory() as scratch, bare_postgres(Programs(scratch, programs)) as cluster:
-        cluster.start()
+        cluster.start(max_prepared_transactions="1")
         (cluster.directory / MAJOR).write_text(str(request.param))
         with cluster.connect() as session:
             session.execute(f"CREATE ROLE {PLATFORM_ROLE} SUPERUSER LOGIN")
@@ -100,6 +137,28 @@ def test_what_is_taken_comes_back_without_being_evaluated_with_rights(server: Ba
     with server.connect() as session:
         assert session.execute(STATE).fetchall() == before
         assert session.execute(SPRUNG).fetchall() == []
+
+
+def test_no_code_reaches_a_schema_that_is_closed_to_its_owner(server: BarePostgres) -> None:
+    with server.connect() as session:
+        session.execute(CLOSED.encode())
+        assert session.execute(CALLS).fetchall() == [(0,)]
+        before = session.execute(STATE).fetchall()
+    restore_client_code(server.directory, strip_client_code(server.directory))
+    with server.connect() as session:
+        assert session.execute(CALLS).fetchall() == [(0,)]
+        assert session.execute(STATE).fetchall() == before
+
+
+def test_temporary_objects_of_sessions_that_a_copy_has_not_are_left_out(
+    server: BarePostgres,
+) -> None:
+    """pg_upgrade takes none of them over."""
+    with server.connect() as client:
+        client.execute(TEMPORARY.encode())
+        found = strip_client_code(server.directory)
+        assert server.execute(LEFT) == []
+    restore_client_code(server.directory, found)
 
 
 def test_no_setting_of_a_database_affects_what_comes_back(server: BarePostgres) -> None:
@@ -134,6 +193,30 @@ def test_a_database_that_lets_no_owner_in_is_named(server: BarePostgres) -> None
     reason = 'in the database "postgres" cannot be restored: too many connections for database'
     with pytest.raises(UpgradeRefused, match=reason):
         restore_client_code(server.directory, found)
+
+
+@pytest.mark.parametrize(
+    ("made", "removed", "reason"),
+    [
+        ('CREATE DATABASE "é"', 'DROP DATABASE "é"', 'name of the database "\ufffd" is not valid'),
+        ('CREATE ROLE "é"', 'DROP ROLE "é"', 'name of the role "\ufffd" is not valid UTF-8'),
+        (
+            "BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'é'",
+            "ROLLBACK PREPARED 'é'",
+            'prepared transactions, such as "\ufffd"',
+        ),
+    ],
+)
+def test_names_in_another_encoding_are_refused_in_words(
+    server: BarePostgres, made: str, removed: str, reason: str
+) -> None:
+    server.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+    with server.connect(dbname="latin", client_encoding="UTF8") as session:
+        session.execute(made.encode())
+        with pytest.raises(UpgradeRefused, match=reason):
+            refuse_unsupported(server.directory, 18)
+        session.execute(removed.encode())
+    refuse_unsupported(server.directory, 18)
 
 
 @pytest.mark.parametrize("kept", range(1, 60, 10))

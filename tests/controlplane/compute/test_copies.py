@@ -3,11 +3,13 @@
 import hashlib
 import json
 import os
+import random
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import LiteralString
@@ -27,8 +29,10 @@ from controlplane.compute.host.filesystem import sync_tree
 from controlplane.compute.host.tree import SEGMENT_SIZE, open_directory, tree_size
 from controlplane.compute.host.wal import lsn_text, segment_name
 from controlplane.compute.observation import POSTGRES_LOG_BYTES, measure
+from controlplane.compute.processes.recovery import read_control
 from controlplane.compute.processes.session import socket_dir
 from controlplane.compute.settings.configuration import PLATFORM_ROLE, ComputeSpec
+from tests.selection import first_of
 from tests.support.filesystems import free_bytes, mounted
 from tests.support.stack import new_state_dir
 
@@ -156,18 +160,23 @@ def test_a_copy_leaves_out_recycled_log_segments(state_dir: Callable[[Path], Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rows", first_of([100_000, 400_000]))
 def test_postgres_itself_finds_all_log_in_the_copy_of_a_running_branch(
-    state_dir: Callable[[Path], None],
+    state_dir: Callable[[Path], None], rows: int
 ) -> None:
+    """After little log the copy begins with the last checkpoint, after more with one of its own."""
     with new_state_dir() as place:
         state_dir(place)
         branch_data.create_from_template(PARENT)
         copy = place / "copy"
         with running(PARENT) as connection:
-            connection.execute("CREATE TABLE kept AS SELECT generate_series(1, 100_000) AS number")
+            connection.execute(f"CREATE TABLE kept AS SELECT generate_series(1, {rows}) AS number")
             data, sockets = branch_data.data_dir(PARENT), socket_dir(PARENT.replace("br-", "ep-"))
             end = base_backup.back_up(data, sockets, copy, own_account())
-        start, _ = base_backup.positions_in((copy / "backup_label").read_text())
+        label, start = copy / "backup_label", read_control(copy).redo
+        assert label.exists() == (rows > 100_000)
+        if label.exists():
+            start, _ = base_backup.positions_in(label.read_text())
         write_postgres_manifest(copy, start, end)
         command = [postgres_bin() / "pg_verifybackup", copy]
         subprocess.run(command, check=True, capture_output=True)
@@ -176,6 +185,87 @@ def test_postgres_itself_finds_all_log_in_the_copy_of_a_running_branch(
         log.write_bytes(whole[: start % SEGMENT_SIZE] + bytes(SEGMENT_SIZE - start % SEGMENT_SIZE))
         done = subprocess.run(command, capture_output=True, text=True)
         assert "WAL parsing failed" in done.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("filesystem", ["ext4", "xfs"])
+def test_copies_of_a_busy_branch_are_whole_whatever_postgres_writes_meanwhile(
+    state_dir: Callable[[Path], None], filesystem: str
+) -> None:
+    """Money is moved between accounts, checkpoints come at any time, and tables are made, rewritten
+    and dropped."""
+    chance, over, moved = random.Random(1), threading.Event(), 0
+    labels = []
+
+    def move() -> None:
+        nonlocal moved
+        with open_session(PARENT) as session:
+            while not over.is_set():
+                one_of, other = chance.sample(range(1, 20_001), 2)
+                with session.transaction():
+                    session.execute("UPDATE account SET owns = owns - 1 WHERE id = %s", [one_of])
+                    session.execute("UPDATE account SET owns = owns + 1 WHERE id = %s", [other])
+                    session.execute("INSERT INTO done VALUES (%s)", [moved + 1])
+                moved += 1
+
+    def disturb() -> None:
+        with open_session(PARENT) as session:
+            while not over.wait(chance.random() / 10):
+                session.execute(
+                    chance.choice(
+                        (
+                            "CHECKPOINT",
+                            "VACUUM account",
+                            "DROP TABLE IF EXISTS brief;"
+                            " CREATE TABLE brief AS SELECT i FROM generate_series(1, 2000) i",
+                            "TRUNCATE other; INSERT INTO other SELECT generate_series(1, 9)",
+                        )
+                    ).encode()
+                )
+
+    with mounted(filesystem, size=1500 * MIB) as place, ThreadPoolExecutor(2) as threads:
+        state_dir(place)
+        branch_data.create_from_template(PARENT)
+        with running(PARENT) as connection:
+            connection.execute(
+                "CREATE TABLE account (id int PRIMARY KEY, owns int, note text);"
+                " INSERT INTO account SELECT i, 100, repeat('x', 100)"
+                " FROM generate_series(1, 20000) i; CREATE TABLE done (number int);"
+                " CREATE TABLE other (i int); CREATE INDEX by_owned ON account (owns)"
+            )
+            running_on = [threads.submit(work) for work in (move, disturb)]
+            try:
+                for _ in range(12):
+                    time.sleep(chance.random() / 2)
+                    acknowledged = moved
+                    branch_data.create_from_parent(CHILD, PARENT)
+                    labels.append((branch_data.data_dir(CHILD) / "backup_label").exists())
+                    check_whole(acknowledged)
+                    branch_data.remove(CHILD)
+            finally:
+                over.set()
+            for work in running_on:
+                work.result()
+    assert False in labels
+
+
+def check_whole(acknowledged: int) -> None:
+    """Check the copy: nothing is lost, half done or damaged, and indexes agree with tables."""
+    with running(CHILD) as copy:
+        assert one(copy, "SELECT sum(owns) FROM account") == 2_000_000
+        assert one(copy, "SELECT count(*) FROM account") == 20_000
+        count = one(copy, "SELECT max(number) FROM done")
+        assert isinstance(count, int)
+        assert count >= acknowledged
+        assert one(copy, "SELECT count(*) FROM done") == count
+        copy.execute("SET enable_seqscan = off")
+        by_index = "SELECT sum(owns) FROM (SELECT owns FROM account WHERE owns > -1000000) owned"
+        assert "by_owned" in str(copy.execute(f"EXPLAIN {by_index}".encode()).fetchall())
+        assert one(copy, by_index) == 2_000_000
+    command = [str(postgres_bin() / "pg_checksums"), "--check"]
+    command.append(str(branch_data.data_dir(CHILD)))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def write_postgres_manifest(copy: Path, start: int, end: int) -> None:

@@ -36,6 +36,7 @@ from controlplane.operations.rounds import reconcile
 from tests.support.bare_postgres import BarePostgres
 from tests.support.hostile_compute import (
     BOOL,
+    BYTEA,
     INT8,
     TEXT,
     TEXT_ARRAY,
@@ -349,6 +350,15 @@ class TestAnswers:
         assert is_verifier(f"SCRAM-SHA-256$4096:{'A' * 22}==" + keys)
         assert not is_verifier(f"SCRAM-SHA-256$4096:{'A' * 10_000}" + keys)
 
+    def test_a_text_that_is_not_utf8_is_an_error_of_the_compute(self, sockets: Path) -> None:
+        answer = rows((b"\xe9",), types=(TEXT,))
+        with (
+            hostile_compute(sockets, lambda: [answer]),
+            session.session(sockets) as opened,
+            pytest.raises(psycopg.Error, match="not valid UTF-8"),
+        ):
+            read_mark(opened)
+
     @pytest.mark.parametrize("value", ["size", "position"])
     def test_a_measure_that_cannot_be_is_none(self, sockets: Path, value: str) -> None:
         answer = measured(b"br-a", **{value: str(2**60).encode()})
@@ -387,11 +397,11 @@ class TestAnswers:
         assert 32 << 20 <= found.logical_size + found.auxiliary_size < 65 << 20
 
     def test_databases_with_names_that_are_too_long_are_not_remembered(self, sockets: Path) -> None:
-        answer = rows((b"a" * 300,), types=(TEXT,))
+        answer = rows((b"\\x" + b"61" * 300,), types=(BYTEA,))
         with (
             hostile_compute(sockets, lambda: [answer]),
             session.session(sockets) as opened,
-            pytest.raises(session.NotPostgres),
+            pytest.raises(session.NotPostgres, match="a name that is too long"),
         ):
             observation._last_use_of_tables(opened, "ep-a", clock.now())
 
@@ -402,11 +412,11 @@ class TestAnswers:
             def execute(self, query: str, values: object = None) -> "Answers":
                 return self
 
-            def fetchall(self) -> list[tuple[str]]:
-                return [(str(next(names)),) for _ in range(8)]
+            def fetchall(self) -> list[tuple[bytes]]:
+                return [(b"%d" % next(names),) for _ in range(8)]
 
-            def fetchone(self) -> tuple[str]:
-                return ("1",)
+            def fetchone(self) -> tuple[bytes]:
+                return (b"1",)
 
         @contextmanager
         def answering(*_: object, **__: object) -> Iterator[Answers]:

@@ -26,8 +26,8 @@ def has_inodes(monkeypatch: pytest.MonkeyPatch, total: int, free: int) -> None:
 @pytest.mark.parametrize(
     ("total", "free", "is_short"),
     [
-        (1_000_000, 50_000, False),
-        (1_000_000, 49_999, True),
+        (1_000_000, 100_000, False),
+        (1_000_000, 99_999, True),
         # A twentieth of many.
         (10_000_000, 500_000, False),
         (10_000_000, 499_999, True),
@@ -50,7 +50,7 @@ def test_without_inodes_nothing_new_is_made_and_the_problem_says_why(
     monkeypatch: pytest.MonkeyPatch, settings: object
 ) -> None:
     has_inodes(monkeypatch, 1_000_000, 7)
-    words = "7 inodes free, less than the reserve of 50000"
+    words = "7 inodes free, less than the reserve of 100000"
     assert space.disk_problem() == f"the disk is nearly full: {words}"
     with pytest.raises(space.NotEnoughSpace, match=words):
         space.require(1, at=Path("/"), what="the branch")

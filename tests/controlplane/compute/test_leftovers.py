@@ -16,8 +16,9 @@ import psycopg
 import pytest
 
 from controlplane.compute import compute, pooler
-from controlplane.compute.data.branch_data import branch_dir
+from controlplane.compute.data.branch_data import branch_dir, staging_id
 from controlplane.compute.host.accounts import account_of, set_owner
+from controlplane.compute.host.filesystem import lock_branches
 from controlplane.compute.host.listener_socket import SOCKET
 from controlplane.compute.processes import process
 from controlplane.compute.processes.occupants import (
@@ -237,3 +238,12 @@ def pooled() -> bool:
         autocommit=True,
     ) as connection:
         return connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_removed_branch_leaves_no_lock_of_work_that_was_killed(computes: Path) -> None:
+    gone, locks = "br-gone-heron-123456", computes.parent.parent / "locks"
+    # Work that is killed leaves the file behind.
+    (locks / staging_id(gone)).touch()
+    with lock_branches(gone):
+        compute.remove(gone)
+    assert [path.name for path in locks.iterdir() if gone in path.name] == []

@@ -263,29 +263,30 @@ def test_two_hosts_fit_debians_limit() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_threads_that_wait_for_a_project_hold_no_connection(account: Account) -> None:
     project, other = (make_project(account, Host.objects.get()) for _ in range(2))
-    begun: list[int] = []
-    earlier = clients()  # threads of former tests may still have theirs
+    begun: set[int] = set()
 
     def change(number: int) -> str:
-        begun.append(Host.objects.count())  # the thread has a connection now
+        with connection.cursor() as cursor:
+            begun.update(*cursor.execute("SELECT pg_backend_pid()").fetchall())
         return locked_in_thread(project.id)
 
     with ThreadPoolExecutor(9) as threads:
         with locked_project(project.id):
             waiting = [threads.submit(change, number) for number in range(8)]
             wait_for(lambda: len(begun) == 8, "all to wait", timeout=5)
-            wait_for(lambda: clients() <= earlier, "all to give their connections back", timeout=5)
+            wait_for(lambda: not holding(begun), "all to give their connections back", timeout=5)
             locking = threads.submit(locked_in_thread, other.id)
             assert locking.result(timeout=5 * load()) == other.id
         assert {one.result() for one in waiting} == {project.id}
 
 
-def clients() -> set[int]:
-    """Return the server processes of the connections that clients have."""
+def holding(pids: set[int]) -> set[int]:
+    """Return those of these server processes that still run, and all that wait for a lock."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT pid FROM pg_stat_activity"
-            " WHERE datname = current_database() AND backend_type = 'client backend'"
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+            " AND (pid = ANY(%s) OR wait_event_type = 'Lock')",
+            [list(pids)],
         )
         return {pid for (pid,) in cursor.fetchall()}
 

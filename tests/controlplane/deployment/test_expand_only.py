@@ -8,8 +8,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
-from controlplane.database.version import RUNS_BESIDE
-from tests.support.expand_only import APP, taken
+from tests.support.expand_only import APP, end_of_previous_release, taken
 
 
 def loader() -> MigrationLoader:
@@ -17,14 +16,14 @@ def loader() -> MigrationLoader:
 
 
 def previous_models() -> ProjectState:
-    return loader().project_state((APP, RUNS_BESIDE))
+    return loader().project_state(end_of_previous_release())
 
 
 def since_the_previous_release() -> list[Migration]:
     graph = loader().graph
     (newest,) = graph.leaf_nodes(APP)
     names = [key for key in graph.forwards_plan(newest) if key[0] == APP]
-    return [graph.nodes[key] for key in names[names.index((APP, RUNS_BESIDE)) + 1 :]]
+    return [graph.nodes[key] for key in names[names.index(end_of_previous_release()) + 1 :]]
 
 
 def test_this_releases_migrations_take_nothing_from_the_previous_release() -> None:

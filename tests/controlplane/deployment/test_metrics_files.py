@@ -1,13 +1,17 @@
 """The files in which processes keep their figures."""
 
+import json
 import os
 import stat
+import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from controlplane.metrics import figures, values
 from tests.selection import first_of
 from tests.support.filesystems import filled, mounted
 from tests.support.stack import ROOT
@@ -52,8 +56,8 @@ class Counting:
 def read(directory: Path) -> dict[str, float]:
     """Return what `COUNTING` counts, by its name."""
     script = (
-        "import sys; from pathlib import Path; from controlplane.metrics import values\n"
-        "for metric in values.collect(Path(sys.argv[1])):\n"
+        "import sys; from pathlib import Path; from controlplane.metrics import figures, values\n"
+        "for metric in values.collect(Path(sys.argv[1]), figures.known_names()):\n"
         "    for sample in metric.samples: print(sample.name, sample.value)"
     )
     output = subprocess.run(
@@ -93,6 +97,64 @@ def test_a_file_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
     counting = Counting(tmp_path)
     assert read(tmp_path)["perch_rounds_failed_total"] == 3
     counting.kill()
+
+
+def written(*entries: tuple[Any, float], used: int | None = None) -> bytes:
+    """A file of figures as prometheus-client writes it; `used` is what it says of its length."""
+    content = b""
+    for key, value in entries:
+        text = (key if isinstance(key, str) else json.dumps(key)).encode()
+        padding = b" " * (8 - (len(text) + 4) % 8)
+        content += struct.pack("i", len(text)) + text + padding + struct.pack("dd", value, 0)
+    length = 8 + len(content) if used is None else used
+    return struct.pack("ii", length, 0) + content
+
+
+FAILED = "perch_rounds_failed"
+GOOD = ([FAILED, f"{FAILED}_total", {"round": "a round"}, "about"], 5.0)
+BAD = {
+    "garbage": b"\xff" * 100,
+    "empty": b"",
+    "says that it is longer": written(GOOD, used=1 << 31 - 1),
+    "a negative length, which would be read forever": struct.pack("iii", 100, 0, -28) + bytes(99),
+    "a key beyond the end": struct.pack("iii", 100, 0, 1 << 30) + bytes(99),
+    "no JSON": written(GOOD, ("[", 1.0)),
+    "not a list": written(GOOD, (1, 1.0)),
+    "not a name": written(GOOD, ([[], "", {}, ""], 1.0)),
+    "a sample's name with a line break": written(
+        GOOD, ([FAILED, f"{FAILED}_total 1\nperch_poolers", {}, ""], 1.0)
+    ),
+    "a sample of another figure": written(GOOD, ([FAILED, "perch_poolers", {}, ""], 1.0)),
+    "a label's name with a line break": written(
+        GOOD, ([FAILED, f"{FAILED}_total", {"a\nb": "c"}, ""], 1.0)
+    ),
+    "labels that are none": written(GOOD, ([FAILED, f"{FAILED}_total", [1], ""], 1.0)),
+    "a bound that is no number": written(
+        GOOD, ([FAILED, f"{FAILED}_total", {"le": "many"}, ""], 1.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_file_is_left_out_and_the_others_are_read(tmp_path: Path, what: str) -> None:
+    for name, content in [
+        ("counter_api-0.db", written(GOOD)),
+        ("counter_api-1.db", BAD[what]),
+        ("histogram_api-1.db", BAD[what]),
+        # Of another kind than the figure has in the files before.
+        ("summary_api-1.db", written(GOOD)),
+        ("other_api-1.db", written(GOOD)),
+        ("counter_api-2.db", written(GOOD, (["evil", "evil", {}, ""], 1.0))),
+    ]:
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "counter_api-3.db").symlink_to(tmp_path / "counter_api-0.db")
+    (tmp_path / "counter_api-4.db").mkdir()
+    os.mkfifo(tmp_path / "counter_api-5.db")
+    found = {metric.name: metric for metric in values.collect(tmp_path, figures.known_names())}
+    assert found.keys() == {FAILED}
+    assert [(one.labels, one.value) for one in found[FAILED].samples] == [
+        ({"round": "a round"}, 10.0)
+    ]
 
 
 @pytest.mark.thorough

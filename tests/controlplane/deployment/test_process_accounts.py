@@ -1,5 +1,6 @@
 """`up` as root runs each process under an account of its own, with the rights of one table."""
 
+import inspect
 import os
 import pwd
 import shlex
@@ -374,6 +375,16 @@ def test_the_worker_copies_rows_and_branches_to_the_store(
         wait_for(found, f"the copy of {name}")
 
 
+def test_each_call_has_as_many_kinds_of_arguments_as_its_function_takes() -> None:
+    calls = host_calls.calls()
+    assert len(calls) == 12  # as SECURITY.md says
+    assert host_calls.ARGUMENTS.keys() <= calls.keys()
+    for name, do in calls.items():
+        if name != "take_out_ended":  # a wrapper, which takes any
+            takes = inspect.signature(do).parameters
+            assert len(host_calls.ARGUMENTS.get(name, ())) == len(takes), name
+
+
 def test_the_host_process_answers_only_calls_of_the_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -383,6 +394,7 @@ def test_the_host_process_answers_only_calls_of_the_table(
         "calls",
         lambda: {
             "running_endpoint": lambda branch: called.write_text(branch) and "ep-found",
+            "start_pooler": lambda endpoint, branch: called.write_text(endpoint + branch),
             "open_log": lambda: os.open("/dev/null", os.O_RDONLY),
         },
     )
@@ -396,6 +408,13 @@ def test_the_host_process_answers_only_calls_of_the_table(
             ("running_endpoint", ".br-quiet-heron-123456"),
             ("import_catalog", "ep-quiet-heron-123456"),
             ("running_endpoint", "br-one", "br-two"),
+            ("running_endpoint",),
+            ("running_endpoint", "ep-quiet-heron-123456"),
+            ("start_pooler", "br-quiet-heron-123456", "ep-quiet-heron-123456"),
+            ("start_pooler", "ep-quiet-heron-123456", "ep-quiet-heron-123456"),
+            ("start_pooler", "ep-quiet-heron-123456", "lr-quiet-heron-123456"),
+            ("start_pooler", "ep-quiet-heron-123456", "br-one\n"),
+            ("open_log", "br-quiet-heron-123456"),
         ):
             with pytest.raises(ControlPlaneUnavailable):
                 host.call(name, *arguments)

@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from django.db import connection
+from django.db.migrations.loader import MigrationLoader
 
 from controlplane.database.version import (
     RUNS_BESIDE,
@@ -21,9 +22,11 @@ from controlplane.database.version import (
     record_compatibility,
     refuse_other_version,
     refuse_unknown,
+    unknown_migrations,
 )
 from tests.selection import first_of
 from tests.support.client import Client
+from tests.support.expand_only import end_of_previous_release
 from tests.support.ordinary_user import (
     as_ordinary_user,
     give_to_ordinary_user,
@@ -42,6 +45,24 @@ PROCESSES = {
     "proxy": [sys.executable, "manage.py", "proxy"],
     "api": [sys.executable, "-m", "gunicorn", "controlplane.wsgi", "--no-control-socket"],
 }
+
+
+# Migrates, and ends at once when the migration of that name is noted.
+KILLED = """
+import os
+import django
+from django.core.management import call_command
+from django.db.migrations.recorder import MigrationRecorder
+os.environ["DJANGO_SETTINGS_MODULE"] = "controlplane.settings"
+django.setup()
+record = MigrationRecorder.record_applied
+def killed(self, app, name):
+    if name == "%s":
+        os._exit(9)
+    record(self, app, name)
+MigrationRecorder.record_applied = killed
+call_command("migrate", verbosity=0)
+"""
 
 
 @pytest.fixture
@@ -102,7 +123,7 @@ def test_a_migration_gives_way_to_requests(elsewhere: str, state_dir: Path) -> N
     known = {name: value for name, value in os.environ.items() if "DJANGO" not in name}
     environment = {**known, "PERCH_STATE_DIR": str(state_dir), "DATABASE_URL": elsewhere}
     run = partial(subprocess.run, cwd=ROOT, env=environment, check=True, timeout=120)
-    run([*before, "controlplane", RUNS_BESIDE])
+    run([*before, *end_of_previous_release()])
     with ThreadPoolExecutor(1) as threads, psycopg.connect(elsewhere) as request:
         request.execute("SELECT FROM controlplane_host")
         migrating = threads.submit(run, before)
@@ -115,6 +136,19 @@ def test_a_migration_gives_way_to_requests(elsewhere: str, state_dir: Path) -> N
         assert not migrating.done()
         request.commit()
         migrating.result()
+
+
+@pytest.mark.thorough
+def test_a_migration_that_is_killed_while_it_is_noted_can_be_done_again(
+    elsewhere: str, state_dir: Path
+) -> None:
+    known = {name: value for name, value in os.environ.items() if "DJANGO" not in name}
+    environment = {**known, "PERCH_STATE_DIR": str(state_dir), "DATABASE_URL": elsewhere}
+    run = partial(subprocess.run, cwd=ROOT, env=environment, timeout=120)
+    for name in ("0005_operation_request_id", "0033_time_travel", "0061_restores_and_slugs"):
+        assert run([sys.executable, "-c", KILLED % name]).returncode == 9, name
+    migrate = [sys.executable, "manage.py", "migrate", "--settings", "controlplane.settings"]
+    assert run(migrate).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -163,6 +197,21 @@ def test_a_database_of_a_release_before_0_2_is_refused(
     assert not is_too_old({"controlplane.0001_squashed_0029"})
 
 
+def test_a_database_between_releases_is_refused_and_one_of_a_release_is_not() -> None:
+    """Of what one migration replaces, no release has only a part."""
+    loader = MigrationLoader(None)
+    (newest,) = loader.graph.leaf_nodes("controlplane")
+    former: set[str] = set()
+    for key in loader.graph.forwards_plan(newest):
+        replaces = [".".join(one) for one in loader.disk_migrations[key].replaces]
+        assert not is_too_old(former)
+        for count in range(1, len(replaces)):
+            assert is_too_old({*former, *replaces[:count]})
+        former.update(replaces or [".".join(key)])
+    assert not is_too_old(former)
+    assert unknown_migrations(former) == []
+
+
 def within_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the checks, which connect for themselves, see the test's transaction."""
 
@@ -181,6 +230,20 @@ def test_migrating_notes_the_versions_that_may_run_beside(db: None) -> None:
 
 def test_a_database_of_this_version_is_accepted(db: None) -> None:
     refuse_other_version()
+
+
+def test_a_database_with_all_that_squashed_migrations_replace_is_accepted(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as nobody has migrated it since it had the single ones."""
+    within_the_test(monkeypatch)
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations WHERE name LIKE '%squashed%'")
+        assert cursor.rowcount
+        refuse_other_version()
+        cursor.execute("DELETE FROM django_migrations WHERE name = '0050_hosts_of_rows'")
+    with pytest.raises(OtherVersion, match="between two releases"):
+        refuse_other_version()
 
 
 @pytest.mark.thorough

@@ -3,6 +3,7 @@ table, whatever their text says."""
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from controlplane.compute import compute
 from controlplane.compute.observation import MAX_DATABASES, look, read_sessions
-from controlplane.compute.processes.session import session, socket_dir
+from controlplane.compute.processes.session import Session, session, socket_dir
 from tests.controlplane.local_compute import ENDPOINT, SPEC, branch, computes
 from tests.support.waiting import wait_for
 
@@ -173,3 +174,29 @@ def test_sessions_are_listed_with_their_last_statements(client: Client) -> None:
     assert (second["state"], second["last_statement"]) == ("idle", "SELECT 3")
     assert second["xact_start"] is None
     assert {one["role"] for one in (first, second)} == {"app"}
+
+
+def test_names_and_statements_in_other_encodings_hide_no_session(client: Client) -> None:
+    """Postgres shows them as the bytes that they have there."""
+    for name, encoding in (("latin", "LATIN1"), ("mule", "MULE_INTERNAL")):
+        made = f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'"
+        client.execute(made.encode())
+    with ExitStack() as opened:
+
+        def enter(name: str, encoding: str = "UTF8") -> Session:
+            as_client: Any = {"user": "app", "options": "", "client_encoding": encoding}
+            return opened.enter_context(session(socket_dir(ENDPOINT), name, **as_client))
+
+        latin = enter("latin")
+        latin.execute('CREATE DATABASE "é"')
+        latin.execute(f"SELECT '{'é' * 600}'")
+        enter("mule", "SQL_ASCII").execute("SELECT 1")
+        enter("\udce9").execute("SELECT 2")
+        assert look(ENDPOINT, SINCE).last_activity is not None
+        shown = {one["database"]: one["last_statement"] for one in read_sessions(ENDPOINT)}
+        assert shown["\ufffd"] == "SELECT 2"
+        assert shown["mule"] == "SELECT 1"
+        assert shown["latin"] == ("SELECT '" + "\ufffd" * 600)[:500]
+        latin.execute("ALTER ROLE app PASSWORD 'é'")
+        shown = {one["database"]: one["last_statement"] for one in read_sessions(ENDPOINT)}
+        assert shown["latin"] is None

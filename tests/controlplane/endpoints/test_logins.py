@@ -85,12 +85,6 @@ CASES: dict[str, tuple[RouteRow, RoleLogin | None, str | None, bool]] = {
         ROWS,
         True,
     ),
-    "what is left of a deleted one": (
-        replace(ROW, compute_oid=None, doomed=[100]),
-        replace(LOGIN, password=SQLS),
-        ROWS,
-        True,
-    ),
 }
 
 
@@ -162,6 +156,22 @@ def test_waiting_clients_share_a_question_that_was_not_sent_yet() -> None:
     asyncio.run(go())
 
 
+def test_a_question_that_only_waits_for_others_does_not_show_that_the_compute_hangs() -> None:
+    async def go() -> None:
+        line = SlowLine()
+        under_way = line.login("alice")
+        await turns()
+        with pytest.raises(LoginUnknown):
+            await line.ask("SELECT %s", ("made up",), None, timeout=0.1)
+        later = line.login("bob")
+        for _ in range(2):
+            line.may_answer.release()
+        assert (await under_way, await later) == (0, 1)
+        assert line.put == [("alice",), ("bob",)]
+
+    asyncio.run(go())
+
+
 def test_a_failed_question_is_asked_again_for_the_next_client() -> None:
     class DeadLine(SlowLine):
         async def _execute(self, *question: Any) -> int:
@@ -185,7 +195,7 @@ def test_the_catalogs_of_an_account_leave_threads_to_others(
     freed = threading.Event()
 
     class SlowHost:
-        def call(self, name: str, endpoint_id: str) -> None:
+        def call(self, name: str, endpoint_id: str, *, account_id: str) -> None:
             if endpoint_id.startswith("ep-slow"):
                 freed.wait(20)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.compute.settings import configuration
 from controlplane.compute.settings.configuration import (
     ComputeSpec,
     ExtensionPaths,
@@ -63,6 +64,18 @@ def test_an_endpoints_own_defaults_are_within_its_bounds(
     for name in given.keys() & SIZED.keys():
         assert complaint(name, given[name], max_cu=size, known=known) is None, (name, given[name])
     assert given["max_connections"] == str(max_connections(size))
+
+
+@pytest.mark.parametrize(("is_little", "method"), [(True, "syncfs"), (False, "fsync")])
+def test_recovery_waits_for_no_other_programs_pages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_little: bool, method: str
+) -> None:
+    monkeypatch.setattr(configuration, "is_little_dirty", lambda: is_little)
+    spec = ComputeSpec("ep-a-b-123456", "br-a-b-123456", min_cu=1, max_cu=1)
+    text = render_configuration(
+        spec, 18, socket_dir=tmp_path, access={}, extensions=ExtensionPaths()
+    )
+    assert f"recovery_init_sync_method = '{method}'" in text
 
 
 REFUSED = {

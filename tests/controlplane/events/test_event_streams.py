@@ -3,18 +3,25 @@
 import signal
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
-from controlplane.api.event_tail import MAX_WAITING, Reader
+from controlplane.api import event_streams
+from controlplane.api.event_streams import EventStream
+from controlplane.api.event_tail import MAX_WAITING, Reader, tail
+from controlplane.api.places import Places
 from controlplane.models import Account, Event, Host
 from controlplane.models import Project as Rows
+from controlplane.services.monitoring import events
 from controlplane.services.monitoring.events import (
     ID_LEAP,
     NOTHING,
     EventFilter,
     Position,
+    Resumption,
     missed,
     position_now,
     position_of,
@@ -238,6 +245,31 @@ def test_a_reader_that_does_not_read_is_disconnected() -> None:
     assert list(reader.take(timeout=0)) == []
 
 
+def test_a_stream_that_catches_up_is_never_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if none of the events is wanted, and while it waits for a place. A reader that breaks
+    off goes on where it was."""
+    reached = iter([NOTHING, Position(1, 1), Position(2, 2), Position(3, 3)])
+    monkeypatch.setattr(event_streams, "missed", lambda *_, **__: ([], next(reached)))
+    monkeypatch.setattr(event_streams, "position_now", lambda: Position(2, 2))
+    monkeypatch.setattr(event_streams, "close_old_connections", lambda: None)
+    monkeypatch.setattr(tail, "join", lambda reader: Position(3, 3))
+    monkeypatch.setattr(event_streams, "HEARTBEAT_INTERVAL", 0.01)
+    places = Places(1)
+    monkeypatch.setattr(event_streams, "_readings", places)
+    reader = Reader(
+        account_id=1, project_id=None, key_id=None, wanted=EventFilter(), has_left=lambda: False
+    )
+    stream = EventStream(reader, Event.objects.none(), Resumption(NOTHING, 0), ExitStack())
+    assert next(stream) == b"retry: 2000\n\n"
+    # No id leads back to the beginning.
+    assert next(stream) == b":\n\n"
+    with places.hold(2, has_left=lambda: False):
+        assert [next(stream), next(stream)] == [b":\n\n"] * 2
+    assert not places._waiting
+    assert [next(stream) for _ in range(3)] == [b"id: 1-1\n\n", b"id: 2-2\n\n", b"id: 3-3\n\n"]
+    stream.close()
+
+
 def of_transaction(event: Event, number: int) -> Event:
     """Assign the event to this transaction, because the test's own transaction is never
     committed."""
@@ -247,6 +279,12 @@ def of_transaction(event: Event, number: int) -> Event:
             [str(number), event.id],
         )
     return Event.objects.get(id=event.id)
+
+
+def next_of(rows: Rows, start: Resumption, *, until: Position) -> tuple[list[Event], Position]:
+    """The next events of the project's account, and the position up to which they are read."""
+    found, reached = missed(rows.account_id, Event.objects.all(), start, until=until, limit=9)
+    return list(found), reached
 
 
 class TestReadingOrder:
@@ -271,10 +309,51 @@ class TestReadingOrder:
     def test_a_reader_continues_after_its_event(self, rows: Rows) -> None:
         late, early = (of_transaction(write(rows), number) for number in (10, 9))
         end = position_of(late)
-        assert missed(Event.objects.all(), resumption(f"9-{early.id}"), until=end, limit=9) == [
-            late
-        ]
-        assert missed(Event.objects.all(), resumption(str(late.id)), until=end, limit=9) == []
+        assert next_of(rows, resumption(f"9-{early.id}"), until=end) == ([late], end)
+        assert next_of(rows, resumption(str(late.id)), until=end) == ([], end)
+
+    def test_a_filter_reads_a_bounded_number_of_events_at_once(
+        self, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(events, "ROWS_READ", 2)
+        written = [of_transaction(write(rows), number) for number in (5, 6, 7, 8, 9)]
+        second, fourth, end = (position_of(written[n]) for n in (1, 3, 4))
+        nobodys = EventFilter(actor_name="nobody").narrow(Event.objects.all())
+        start = Resumption(NOTHING, 0)
+        with CaptureQueriesContext(connection) as queries:
+            for reached in (second, fourth, end, end):
+                found = missed(rows.account_id, nobodys, start, until=end, limit=9)
+                assert found == ([], reached)
+                start = Resumption(reached, 0)
+        assert len(queries) == 6
+        assert all("LIMIT 2" in sent or "IN (" in sent for sent in (q["sql"] for q in queries))
+        # An id that no event has any more may be larger than all.
+        above = Resumption(NOTHING, 10**17)
+        assert next_of(rows, above, until=end) == ([], second)
+        # The wanted ones may be fewer than are read.
+        everything = Event.objects.all()
+        found = missed(rows.account_id, everything, Resumption(NOTHING, 0), until=end, limit=1)
+        assert found == ([written[0]], position_of(written[0]))
+
+    def test_only_the_accounts_events_are_read(self, rows: Rows, host: Host) -> None:
+        other = make_project(Account.objects.create(name="another"), host)
+        own, end = (of_transaction(write(one), 5) for one in (rows, other))
+        until = position_of(end)
+        assert next_of(rows, Resumption(NOTHING, 0), until=until) == ([own], until)
+
+    def test_a_stream_whose_client_has_left_reads_nothing(self, rows: Rows) -> None:
+        of_transaction(write(rows), 5)
+        reader = Reader(
+            account_id=rows.account_id,
+            project_id=None,
+            key_id=None,
+            wanted=EventFilter(),
+            has_left=lambda: True,
+        )
+        stream = EventStream(reader, Event.objects.all(), Resumption(NOTHING, 0), ExitStack())
+        with CaptureQueriesContext(connection) as queries:
+            assert list(stream) == [b"retry: 2000\n\n"]
+        assert len(queries) == 0
 
     @pytest.mark.parametrize("transaction", [3, 5, 999_999])
     def test_if_its_event_was_removed_the_id_decides_what_is_later(
@@ -283,7 +362,7 @@ class TestReadingOrder:
         first, second = (of_transaction(write(rows), 5) for _ in range(2))
         Event.objects.filter(id=first.id).delete()
         start = resumption(f"{transaction}-{first.id}")
-        assert missed(Event.objects.all(), start, until=position_now(), limit=9) == [second]
+        assert next_of(rows, start, until=position_now())[0] == [second]
 
     def test_after_a_restore(self, rows: Rows) -> None:
         """Transaction ids have begun anew, and a reader has received events that are lost now."""
@@ -294,4 +373,4 @@ class TestReadingOrder:
         assert new.id > ID_LEAP
         for known in (f"900-{backed_up.id}", f"950-{lost_id}"):
             start = resumption(known)
-            assert missed(Event.objects.all(), start, until=position_now(), limit=9) == [new]
+            assert next_of(rows, start, until=position_now())[0] == [new]

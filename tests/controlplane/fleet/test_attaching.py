@@ -29,7 +29,7 @@ def unattached(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(log_receivers, "_begin_to_hold_log", lambda branch, sockets: 0)
     monkeypatch.setattr(log_receivers, "ATTACH_TIMEOUT", 0.05)
     monkeypatch.setattr(standby, "walsender_descriptor", lambda *_: None)
-    monkeypatch.setattr(standby, "drop_slot", lambda sockets: None)
+    monkeypatch.setattr(standby, "receiver_named", lambda branch_id: None)
     monkeypatch.setattr(standby, "name_standby", lambda *_, **__: called.append("taken out"))
     return called
 
@@ -77,35 +77,6 @@ def test_long_copies_of_one_account_keep_no_other_from_copying(
     finally:
         ended.set()
     assert log_receivers._copied(large.branches.all()[9]) == stored
-
-
-def test_a_loss_is_noted_while_all_take_outs_are_busy(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended, order = threading.Event(), list[str]()
-    for _ in range(20):
-        lost_receivers.threads.submit(ended.wait, 20)
-
-    class Serving:
-        def __enter__(self) -> Any:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-        def execute(self, query: str) -> Any:
-            return self
-
-        def fetchone(self) -> tuple[int]:
-            return (1,)
-
-    monkeypatch.setattr(lost_receivers, "session", lambda *_, **__: Serving())
-    monkeypatch.setattr(lost_receivers, "note_lost", lambda *_: order.append("noted"))
-    monkeypatch.setattr(standby, "name_standby", lambda *_, **__: order.append("taken out"))
-    try:
-        lost_receivers._go_on_without(endpoint.branch_id, endpoint.id, "lr-0")
-    finally:
-        ended.set()
-    assert order[:2] == ["noted", "taken out"]
 
 
 def test_a_loss_is_noted_before_clients_commit_without_the_former_receiver(

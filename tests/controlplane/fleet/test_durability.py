@@ -4,6 +4,7 @@ that this host has received to what the store has."""
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 import psutil
+import psycopg
 import pytest
 
 from tests.selection import first_of
@@ -89,6 +91,23 @@ def receivers(service: Service, place: Place) -> list[tuple[str, str, bool]]:
 
 def standby(place: Place) -> Any:
     return place.query("SHOW synchronous_standby_names")[0]
+
+
+FAILING_NOTE = """
+CREATE FUNCTION fail_note() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = '57P01', MESSAGE = 'the database is away';
+END $$;
+CREATE TRIGGER fails BEFORE UPDATE OF attached_at ON controlplane_logreceiver FOR EACH ROW
+    WHEN (OLD.attached_at IS NULL AND NEW.attached_at IS NOT NULL) EXECUTE FUNCTION fail_note();
+"""
+
+
+def named(service: Service, place: Place) -> bool:
+    """Whether the compute's configuration names a receiver."""
+    with suppress(psycopg.Error), service.stack.compute(place.endpoint_id) as platform:
+        return platform.execute("SHOW synchronous_standby_names").fetchone() != ("",)
+    return False
 
 
 def receiving(receiver_id: str) -> psutil.Process:
@@ -204,6 +223,101 @@ class TestReceivers:
         print(f"commits stood still for {max(gaps):.2f} s")
         assert max(gaps) < 5
         assert len(events(place, "durability.reduced")) == len(reduced) + 1
+        place.client.delete(place.path)
+
+    @pytest.mark.usefixtures("second")
+    def test_commits_go_on_after_a_crash_of_a_backend_while_no_worker_runs(
+        self, service: Service
+    ) -> None:
+        """The compute recovers. It answers nothing, but does not end."""
+        place = durable(service, "local", service.stack)
+        receiver, _ = attached(service, place)
+        reduced = events(place, "durability.reduced")
+        (worker,) = service.processes("worker")
+        worker.suspend()
+        try:
+            with suppress(psycopg.Error), place.connect() as connection:
+                backend = connection.execute("SELECT pg_backend_pid()").fetchone()
+                assert backend is not None
+                os.kill(backend[0], signal.SIGKILL)
+                connection.execute("SELECT 1")
+            wait_for(lambda: service.stack.is_running(place.endpoint_id), "the recovery")
+            with service.stack.compute(place.endpoint_id) as platform, ThreadPoolExecutor() as pool:
+                pool.submit(platform.execute, "CREATE TABLE kept AS SELECT 1 AS number").result(20)
+            assert receivers(service, place) == [(receiver, "second", False)]
+            assert len(events(place, "durability.reduced")) == len(reduced) + 1
+        finally:
+            worker.resume()
+        place.client.delete(place.path)
+
+    @pytest.mark.usefixtures("second")
+    def test_commits_wait_until_the_loss_can_be_noted(self, service: Service) -> None:
+        """If another host had taken the project over, they would be missing there."""
+        place = durable(service, "local", service.stack)
+        receiver, _ = attached(service, place)
+        reduced = events(place, "durability.reduced")
+        with (
+            service.stack.compute(place.endpoint_id) as platform,
+            service.stack.database() as database,
+            ThreadPoolExecutor() as pool,
+        ):
+            with database.transaction():
+                database.execute("LOCK TABLE controlplane_logreceiver")
+                receiving(receiver).kill()
+                waiting = pool.submit(platform.execute, "CREATE TABLE kept AS SELECT 1 AS number")
+                with pytest.raises(TimeoutError):
+                    waiting.result(8)
+            waiting.result(30)
+        assert len(events(place, "durability.reduced")) == len(reduced) + 1
+        place.client.delete(place.path)
+
+    @pytest.mark.usefixtures("second")
+    def test_a_receiver_is_noted_although_the_database_failed_at_that_moment(
+        self, service: Service
+    ) -> None:
+        place = durable(service, "local", service.stack)
+        with service.stack.database() as database, ThreadPoolExecutor() as pool:
+            database.execute(FAILING_NOTE)
+            try:
+                starting = pool.submit(place.start)
+                wait_for(lambda: named(service, place), "a receiver in the configuration")
+                assert [one[2] for one in receivers(service, place)] == [False]
+            finally:
+                database.execute("DROP TRIGGER fails ON controlplane_logreceiver")
+                database.execute("DROP FUNCTION fail_note")
+            starting.result(60)
+        ((receiver, _, waits),) = receivers(service, place)
+        assert (standby(place), waits) == (f'"{receiver}"', True)
+        place.client.delete(place.path)
+
+    @pytest.mark.usefixtures("second")
+    def test_no_log_is_kept_once_the_setting_was_ended_during_a_sleep(
+        self, service: Service
+    ) -> None:
+        place = durable(service, "local", service.stack)
+        attached(service, place)
+        reduced = events(place, "durability.reduced")
+        place.suspend()
+        place.client.patch(place.path, {"project": {"settings": {"durability": "host"}}})
+        wait_for(lambda: not receivers(service, place), "the removal of the row", timeout=60)
+        place.start()
+        with service.stack.compute(place.endpoint_id) as platform:
+            found = platform.execute("SELECT slot_name FROM pg_replication_slots").fetchall()
+        assert found == [("perch_history",)]
+        assert standby(place) == ""
+        assert events(place, "durability.reduced") == reduced
+        place.client.delete(place.path)
+
+    @pytest.mark.usefixtures("second")
+    def test_a_setting_that_restarts_the_compute_lets_no_commit_go_unreceived(
+        self, service: Service
+    ) -> None:
+        place = durable(service, "local", service.stack)
+        former, _ = attached(service, place)
+        settings = {"pg_settings": {"max_connections": "123"}}
+        place.client.patch(place.endpoint_path(), {"endpoint": {"settings": settings}})
+        wait_for(lambda: place.query("SHOW max_connections") == ("123",), "the restart")
+        wait_for(lambda: standby(place) not in ("", f'"{former}"'), "another receiver")
         place.client.delete(place.path)
 
     def test_what_was_received_is_removed_once_the_store_has_it(

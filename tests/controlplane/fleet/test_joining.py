@@ -108,6 +108,12 @@ def test_the_operators_certificate_is_brought(
     assert f"PERCH_TLS_KEY={new}/tls/certificate.key" in (new / "environment").read_text()
 
 
+def test_no_host_is_added_whose_name_is_too_long(inviting: Path) -> None:
+    with pytest.raises(CommandError, match="is too long"):
+        add("ip-10-0-0-12.eu-central-1.compute.internal")
+    assert not HostInvitation.objects.exists()
+
+
 def test_a_token_is_good_once(inviting: Path, new: Path, settings: Any) -> None:
     line = add()
     settings.STATE_DIR = new

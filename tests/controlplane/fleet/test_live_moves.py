@@ -33,8 +33,8 @@ from tests.support.service import Service
 from tests.support.stack import Stack
 from tests.support.waiting import load, wait_for
 
-# Bytes that the disk may have less after a move: segments of the log.
-LEFT = 120 << 20
+# Bytes that the disk may have less after a move: segments of the log. The table has more.
+LEFT = 60 << 20
 # Bytes of at least two segments of the log.
 SEGMENTS = 32 << 20
 # How long after the beginning of a phase a worker dies, in seconds.
@@ -286,6 +286,8 @@ def test_a_running_parent_and_its_child_share_blocks_on_the_other_host_too() -> 
         try:
             place = Place.create(service.stack, service.client)
             place.sql(LARGE)
+            # Otherwise autovacuum rewrites each page, perhaps during the move.
+            place.sql("VACUUM (FREEZE) large")
             children = [place.new_branch_id() for _ in range(3)]
             with second_host(service.stack, there) as second:
                 before = free_bytes(disk)

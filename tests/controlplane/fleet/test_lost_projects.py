@@ -247,6 +247,9 @@ class TestTakingOver:
         branch = project.branches.get()
         LogReceiver.objects.create(branch=branch, host=lost, attached_at=timezone.now())
         LogReceiver.objects.create(branch=branch, host=small, attached_at=timezone.now())
+        now, local = timezone.now(), Host.objects.get(id="local")
+        LogReceiver.objects.create(branch=branch, host=local, attached_at=now, lost_at=now)
+        LogReceiver.objects.create(branch=branch, host=local)
         declare_lost()
         project.refresh_from_db()
         assert project.host_id == "small"

@@ -10,11 +10,13 @@ from controlplane.compute.data import branch_data
 from controlplane.compute.data.integrity import DataDamaged, check_structures
 from controlplane.compute.host.tree import open_directory
 from controlplane.compute.processes.session import socket_dir
+from controlplane.compute.settings.configuration import PLATFORM_ROLE
 from controlplane.history.store.drills import verify
 from controlplane.history.store.layout import BranchList, StoredData, branch_folder, write_list
 from controlplane.history.store.objects import Store
 from controlplane.history.store.trees import tree_stream
 from tests.controlplane.compute.test_copies import PARENT, running, state_dir
+from tests.support.bare_postgres import Programs, bare_postgres, private_directory
 from tests.support.object_store import file_store
 from tests.support.stack import new_state_dir
 
@@ -89,3 +91,13 @@ def test_an_index_that_does_not_have_its_order_is_found(state_dir: Callable[[Pat
             )
             with pytest.raises(DataDamaged, match=r'database "postgres": the index \d+ is damaged'):
                 check_structures(sockets)
+
+
+def test_a_lock_of_a_prepared_transaction_is_no_damage() -> None:
+    with private_directory() as scratch, bare_postgres(Programs(scratch)) as cluster:
+        cluster.start(max_prepared_transactions="1")
+        cluster.execute(f"CREATE ROLE {PLATFORM_ROLE} SUPERUSER LOGIN")
+        cluster.execute("CREATE TABLE things (number int PRIMARY KEY)")
+        with cluster.connect() as connection:
+            connection.execute("BEGIN; LOCK TABLE things; PREPARE TRANSACTION 'held'")
+        check_structures(cluster.directory)

@@ -72,6 +72,12 @@ def kept() -> Chain:
     return chain
 
 
+def take_first_base(end: int | None) -> None:
+    """Begin the history of the child, while its data is in the staging directory."""
+    place = branch_data.staging_id(CHILD)
+    pull_stopped(base_of_stopped(place, end=end), place, end=end)
+
+
 def write_log(connection: Connection, size: int) -> None:
     for _ in range(0, size, BULK):
         connection.execute(f"SELECT pg_logical_emit_message(true, 'test', repeat('x', {BULK}))")
@@ -158,14 +164,12 @@ def test_a_childs_history_begins_with_its_copy(state_dir: UseState, parent: str)
             written.write(connection, 3)
             if parent == "running":
                 beside.enter_context(written.in_background())
-                branch_data.create_from_parent(CHILD, PARENT)
+                branch_data.create_from_parent(CHILD, PARENT, begin_history=take_first_base)
             if parent == "crashed":
                 postmaster_in(branch_data.data_dir(PARENT)).kill()
                 wait_for(lambda: connection_ended(connection), "the end of the compute")
         if parent != "running":
-            branch_data.create_from_parent(CHILD, PARENT)
-        with holding_history(CHILD):
-            pull_stopped(base_of_stopped(CHILD), CHILD)
+            branch_data.create_from_parent(CHILD, PARENT, begin_history=take_first_base)
         child = Recorder(partial(connect, CHILD), seed=2)
         with running(CHILD) as connection:
             hold_log(CHILD, socket_dir(CHILD.replace("br-", "ep-")))

@@ -101,13 +101,16 @@ def check_refused(written: Written, *, chance: random.Random) -> int:
         datetime.now(UTC) + timedelta(seconds=chance.randint(60, 6000)),
         last.last_lsn + (3 << 30),
     ]
-    for number, (before, after) in enumerate(pairwise(chains)):
+    for before, after in pairwise(chains):
         gap = after.first_at - before.last_at
-        outside += [before.last_at + gap * chance.uniform(0.01, 0.99) for _ in range(4)]
+        # The history of replaced data goes on without a gap.
+        if gap:
+            outside += [before.last_at + gap * chance.uniform(0.01, 0.99) for _ in range(8)]
         if before.last_lsn < after.first_lsn - 1:
             position = chance.randrange(before.last_lsn + 1, after.first_lsn)
-            # After a restore a later chain may have the position, which is then the one meant.
-            if not any(one.has_position(position) for one in chains[number + 2 :]):
+            # After a restore a later chain may have the position, or an earlier one that the
+            # present data does not descend from: see `moments.find_lsn`.
+            if not any(one.has_position(position) for one in chains):
                 outside.append(position)
     branches = len(written.project.client.get(f"{written.project.path}/branches")["branches"])
     for moment in outside:
@@ -183,8 +186,11 @@ def strike(service: Service, main: Written, child: Written, chance: random.Rando
     main.commits(20)
     with filled(service.state_dir, leaving=RESERVE - 30 * MIB):
         wait_for(lambda: all(one.gaps() for one in (main, child)), "the gaps", timeout=60)
+    # Not by the gaps: what was before them may have been removed, to make room.
     wait_for(
-        lambda: all("until" in one.gaps()[0] for one in (main, child)), "new bases", timeout=60
+        lambda: all(any(chain.ended_at is None for chain in one.chains()) for one in (main, child)),
+        "new bases",
+        timeout=60,
     )
     blows: list[Callable[[], object]] = [
         lambda: project.suspend(main.endpoint_id),

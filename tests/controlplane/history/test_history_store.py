@@ -153,7 +153,7 @@ def test_a_store_that_fails_is_never_believed_and_delays_nobody(
                 faulty.turn(mode)
                 at = committed(place, mode)
                 written.append(mode)
-                wait_for(lambda: faulty.faults > 3, f"requests to a store that is {mode}")
+                wait_for(lambda: len(faulty.asked) > 3, f"requests to a store that is {mode}")
                 began = time.monotonic()
                 place.suspend()
                 place.start()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ from controlplane.compute.host.filesystem import remove_tree
 from controlplane.compute.host.tree import SEGMENT_SIZE
 from controlplane.compute.host.wal import Record, segment_name, write_sum
 from controlplane.history.local.chain import Base, Chain, history_dir, new_chain
-from controlplane.history.store import base_copies
+from controlplane.history.store import base_copies, rounds
 from controlplane.history.store.fetching import _fetch_log, fetched_branch
 from controlplane.history.store.known_lists import Copies
 from controlplane.history.store.layout import (
@@ -304,3 +305,16 @@ def test_pieces_and_templates_that_cannot_be_read_are_left_out(
     made = base_copies._template(copies, chain, replace(base, template="v"))
     assert made != f"{template}/0"
     assert base_copies._template(again(copies), chain, replace(base, template="v")) == made
+
+
+def test_it_is_copied_by_a_service_whose_own_priority_is_lower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    copied = threading.Event()
+    unused: Any = None
+    monkeypatch.setattr(os, "setpriority", refuse)
+    rounds._in_thread(lambda _: copied.set(), unused)(unused)
+    assert copied.wait(10)

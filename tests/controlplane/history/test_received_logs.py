@@ -61,25 +61,35 @@ def test_what_a_restore_still_needs_is_not_forgotten(
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(("reset_after", "is_complete"), [(None, True), (-1, True), (1, False)])
+@pytest.mark.parametrize(
+    ("reset_after", "is_complete"), [(None, True), (-1, True), (1, False), ("unnoted", False)]
+)
 def test_the_log_of_replaced_data_completes_no_other_data(
     account: Account,
     host: Host,
     chain: Chain,
     monkeypatch: pytest.MonkeyPatch,
-    reset_after: int | None,
+    reset_after: int | str | None,
     is_complete: bool,
 ) -> None:
     branch = make_project(account, host).branches.get()
     now = clock.now()
-    LogReceiver.objects.create(branch=branch, host=host, attached_at=now)
-    if reset_after is not None:
+    attached_at = None if reset_after == "unnoted" else now
+    LogReceiver.objects.create(branch=branch, host=host, attached_at=attached_at)
+    if isinstance(reset_after, int):
         branch.last_reset_at = now + timedelta(seconds=reset_after)
     monkeypatch.setattr(received_logs, "_log", lambda row, host, place: place)
-    monkeypatch.setattr(received_logs, "add_received", lambda chain, log: True)
+    added: list[Path] = []
+
+    def add(_: Chain, log: Path) -> bool:
+        added.append(log)
+        return True
+
+    monkeypatch.setattr(received_logs, "add_received", add)
     fetched = Fetched(now, moment=Moment(chain, chain.bases()[0], chain.copied, None, None))
     _, found = received_logs.add_received_log(branch, host, fetched, Path("received"))
     assert found is is_complete
+    assert added == [Path("received")]
 
 
 @pytest.mark.django_db

@@ -90,6 +90,25 @@ def test_a_start_that_hangs(project: Project) -> None:
 
 
 @pytest.mark.thorough
+def test_a_start_whose_taking_a_crash_of_the_database_has_undone(project: Project) -> None:
+    project.suspend()
+    with wedged_starts(project):
+        (start,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
+        begun(project, start)
+        postmaster = starting(project)
+        with standing_worker(project.stack), project.stack.database() as database:
+            # The commit of the taking does not wait for the disk.
+            lost = "UPDATE controlplane_job SET taken_by = NULL WHERE subject = %s"
+            database.execute(lost, [start["id"]])
+            assert told(cancel(project, start)) == [("start_compute", "cancelled")]
+        # The attempt goes on, and finds at its end that it has to leave nothing.
+        wait_for(lambda: not is_alive(postmaster), "the compute to end", timeout=60)
+        assert project.endpoint()["current_state"] == "idle"
+    project.start()
+    assert project.sql("SELECT 1") == [(1,)]
+
+
+@pytest.mark.thorough
 def test_an_attempt_that_waits_for_its_retry(project: Project) -> None:
     project.suspend()
     data = project.stack.data_dir(project.branch_id)

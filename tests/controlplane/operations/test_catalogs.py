@@ -10,9 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 from django.test import Client as DjangoClient
+from django.utils import timezone
 
 from controlplane.compute import compute
 from controlplane.compute.catalog.applying import Failure, RoleSpec
+from controlplane.compute.catalog.reading import Found, FoundRole
 from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.models import (
     Account,
@@ -28,6 +30,7 @@ from controlplane.models import (
     Role,
 )
 from controlplane.operations.actions import computes
+from controlplane.operations.catalog import importing
 from controlplane.operations.catalog.applying import NotApplied
 from controlplane.operations.rounds import catalog_mending, vitals
 from controlplane.operations.rounds.catalog_mending import mend_catalogs
@@ -35,6 +38,7 @@ from tests.controlplane.rows import make_project
 from tests.support.project import Project
 from tests.support.waiting import wait_for
 
+NOW = timezone.now()
 MISSING = RoleSpec("missing", login=True)
 PASSING = NotApplied({MISSING: Failure("canceling statement due to lock timeout")})
 FINAL = NotApplied({MISSING: Failure("permission denied", is_final=True)})
@@ -81,6 +85,29 @@ class TestStart:
                 Operation(failures_count=failures), Endpoint(id="ep-1", branch_id="br-1")
             )
         assert [record.message for record in caplog.records] == ["catalog incomplete"]
+
+
+@pytest.mark.parametrize(
+    ("moment", "name"),
+    [({}, "present"), ({"parent_lsn": 1 << 24}, "past"), ({"parent_timestamp": NOW}, "past")],
+)
+def test_only_a_branch_of_the_present_takes_what_its_parent_is_given_meanwhile(
+    account: Account, host: Host, moment: dict[str, Any], name: str
+) -> None:
+    project = make_project(account, host)
+    parent = Branch.objects.get(project=project)
+    child = Branch.objects.create(project=project, name="child", parent=parent, **moment)
+    Operation.objects.create(
+        project=project,
+        branch=child,
+        action=Action.CREATE_BRANCH,
+        status="running",
+        chain=uuid.uuid4(),
+        resources=[],
+    )
+    Role.objects.create(branch=child, name="past", verifier="", compute_oid=16_400)
+    importing._write(parent.id, Found("mark", [FoundRole(16_400, "present", True, None, None)], []))
+    assert child.roles.get().name == name
 
 
 class TestRound:

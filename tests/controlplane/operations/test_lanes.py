@@ -1,7 +1,6 @@
 """Operations of one account or project do not delay those of others: lanes, and shares of them."""
 
 import time
-import uuid
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -293,12 +292,11 @@ def test_few_moves_run_at_once_beside_other_work(account: Account, host: Host) -
         project_id = make_project(account, host).id
         with locked_project(project_id) as project:
             scheduling.schedule(project, [Step(action, **how)], lane=Lane.UPKEEP)
-    process = uuid.uuid4()
 
     def taken(queue: Queue) -> str | None:
         # A client that connects waits for each statement.
         with CaptureQueriesContext(connection) as statements:
-            job = queue.take(process)
+            job = queue.take()
         assert len(statements) == 1
         return job.action if job else None
 

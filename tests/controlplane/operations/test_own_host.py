@@ -12,10 +12,12 @@ from unittest import mock
 
 import psycopg
 import pytest
+from django.conf import settings as django_settings
+from django.db import connection
 from django.utils import timezone
 
-from controlplane.models import Account, Endpoint, Host, Operation
-from controlplane.models.host import AWAY_AFTER
+from controlplane.models import Account, Endpoint, Host, Lane, Operation
+from controlplane.models.host import AWAY_AFTER, MAX_HOST_NAME_BYTES
 from controlplane.operations import own_host as own_host_module
 from controlplane.operations.engine import execution
 from controlplane.operations.own_host import POLL_INTERVAL, HostTaken, adopt_host, is_own, own_host
@@ -46,6 +48,17 @@ def test_a_host_without_an_owner(db: None, tmp_path: Path, settings: Any) -> Non
     settings.STATE_DIR = tmp_path
     make_host("local")
     assert own_host().state_id == (tmp_path / "identity").read_text().strip()
+
+
+def test_a_host_has_a_name_of_which_queues_can_be_named(db: None, settings: Any) -> None:
+    settings.HOST_NAME = "ip-10-0-0-12.eu-central-1.compute.internal"
+    with pytest.raises(HostTaken, match=r"is too long.*another PERCH_HOST_NAME"):
+        own_host()
+    assert not Host.objects.exists()
+    longest = "h" * MAX_HOST_NAME_BYTES
+    for lane in Lane:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_notify(%s, '')", [f"perch_jobs#{Host(longest).queue(lane)}"])
 
 
 def test_a_directory_keeps_its_identity_when_it_is_moved(
@@ -177,7 +190,7 @@ def test_no_process_serves_a_host_of_another_state_directory(
     )
     assert done.returncode == 1
     assert "is served from another state directory" in done.stderr
-    assert "manage.py hosts adopt local" in done.stderr
+    assert f"run: {django_settings.PROGRAM} hosts adopt local" in done.stderr
     assert stack.answers()
 
 

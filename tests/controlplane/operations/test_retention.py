@@ -31,6 +31,9 @@ from controlplane.models import (
 from controlplane.operations.rounds import event_retention, retention
 from controlplane.operations.rounds.event_retention import forget_api_keys, forget_events
 from controlplane.operations.rounds.retention import forget_deleted, forget_operations
+from controlplane.webhooks import deliveries
+from controlplane.webhooks.subscriptions import WebhookSpec, create_webhook, delete_webhook
+from controlplane.webhooks.upkeep import look_after_webhooks
 from tests.controlplane.rows import make_host, make_project
 
 LONG_AGO = timezone.now() - timedelta(days=31)
@@ -249,6 +252,46 @@ def test_events_beyond_the_number_of_an_account_are_removed(
     assert [Event.objects.filter(account=one).count() for one in (account, bob, None)] == [10] * 3
     kept = Event.objects.filter(account=account).order_by("at")
     assert kept[0].summary == "15"
+
+
+def test_tests_of_webhooks_push_out_no_other_events(
+    account: Account, host: Host, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.EVENTS_PER_ACCOUNT = 10
+    monkeypatch.setattr(event_retention, "TESTS_KEPT", 6)
+    monkeypatch.setattr(event_retention, "BATCH_SIZE", 4)
+    write(None, 10, days_ago=1)
+    urls = [f"https://example.com/{number}" for number in range(3)]
+    busy, other, deleted = (
+        create_webhook(account, WebhookSpec(url=url, event_types=["*"]))[0] for url in urls
+    )
+    for webhook, tests in ((other, 5), (deleted, 3), (busy, 25)):
+        made = [deliveries.test_webhook(account, webhook.id).id for _ in range(tests)]
+    delete_webhook(account, deleted.id)
+    look_after_webhooks(host)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE controlplane_event")
+    forget_events(host)
+    assert Event.objects.filter(account=None, type=EventType.PROJECT_UPDATED).count() == 10
+    assert other.deliveries.filter(event__account=None).count() == 5
+    tested = busy.deliveries.filter(event__account=None).order_by("id")
+    assert list(tested.values_list("id", flat=True)) == made[-6:]
+    assert Event.objects.filter(type=EventType.WEBHOOK_TEST).count() == 11
+
+
+def test_a_deleted_accounts_events_are_removed_in_batches(
+    account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH_SIZE", 4)
+    write(account, 10)
+    write(Account.objects.create(name="bob"), 3)
+    Account.objects.filter(id=account.id).update(deleted_at=LONG_AGO)
+    with CaptureQueriesContext(connection) as captured:
+        forget_deleted(host)
+    deletions = [one["sql"] for one in captured if 'DELETE FROM "controlplane_event"' in one["sql"]]
+    assert sum("LIMIT 4" in one for one in deletions) == 4
+    assert not Account.objects.filter(id=account.id).exists()
+    assert Event.objects.count() == 3
 
 
 def test_keys_are_removed_as_long_after_their_end_as_events(account: Account, host: Host) -> None:

@@ -87,11 +87,16 @@ def test_the_steps_of_a_projects_creation(fresh_project: Project) -> None:
     assert "steps" not in fresh_project.operations()[0]
 
 
-def test_a_copy_of_a_running_branch_replays_its_log(project: Project) -> None:
+@pytest.mark.parametrize("is_recent", [True, False])
+def test_a_copy_of_a_running_branch_replays_its_log(project: Project, is_recent: bool) -> None:
+    # A lot of log, so that a checkpoint is worth while.
+    log = "SELECT pg_logical_emit_message(true, 'test', repeat('x', 10000000))"
+    project.sql("CHECKPOINT" if is_recent else log)
     made = project.new_branch(endpoint=True)
     copied, started = (steps(project, operation["id"]) for operation in made["operations"])
-    copy = ["writing_checkpoint", "copying", "copying_log", "syncing", "taking_base"]
-    assert work(copied) == [*FROM_THE_QUEUE, *copy, "publishing"]
+    copy = ["copying", "copying_log", "taking_base", "syncing"]
+    before = [] if is_recent else ["writing_checkpoint"]
+    assert work(copied) == [*FROM_THE_QUEUE, *before, *copy, "publishing"]
     assert work(started)[3:6] == ["starting", "recovering", "ready"]
     assert_in_order(copied)
     assert_in_order(started)

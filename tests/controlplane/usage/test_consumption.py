@@ -90,8 +90,9 @@ class TestByPeriod:
         assert seen == [project.id for project in projects]
 
     def test_removed_projects_are_counted(self, api: DjangoClient, projects: list[Project]) -> None:
+        gone, now = projects[0], timezone.now()
+        use(gone, now - timedelta(seconds=1), now)  # in this month, also on its first day
         before = api.get("/api/v2/consumption/projects").json()["projects"][0]
-        gone = projects[0]
         gone.deleted_at = timezone.now()
         gone.save()
         forget_projects([gone.id])

@@ -79,7 +79,7 @@ def test_connections_are_counted_by_their_state(fresh_project: Project) -> None:
         idle.execute("SELECT 1")
         open_.execute("SELECT 1")
         wait_for(
-            lambda: current(project)["connections_idle_in_transaction"] == 1,
+            lambda: current(project).get("connections_idle_in_transaction") == 1,
             "a sample of the connections",
             timeout=NEXT_SAMPLE,
         )
@@ -110,6 +110,9 @@ def test_samples_keep_no_compute_awake(fresh_project: Project) -> None:
         ({"step": 0}, 400, "greater"),
         ({"step": 172_800}, 400, "less"),
         ({"from": "-15 days"}, 422, "14 days"),
+        ({"to": "0001-01-01T00:00:00Z"}, 422, "14 days"),
+        ({"from": "-1 days", "to": "0001-01-01T00:00:00Z"}, 400, "to is before from"),
+        ({"from": "0001-01-01T00:00:00Z", "to": "9999-12-31T23:59:59Z"}, 422, "14 days"),
         ({"from": "+1 day"}, 422, "in the future"),
         ({"from": "-1 days", "to": "-2 days"}, 400, "to is before from"),
         ({"from": "-13 days", "step": 300}, 422, "3744 points"),

@@ -13,10 +13,11 @@ from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.models import Account, DeliveryStatus, Host, Project, Webhook, WebhookDelivery
 from controlplane.operations.rounds.retention import forget_deleted
+from controlplane.webhooks import upkeep
 from controlplane.webhooks.deliveries import resend
 from controlplane.webhooks.noting import note
 from controlplane.webhooks.posting import Outcome
-from controlplane.webhooks.subscriptions import WebhookChanges, update_webhook
+from controlplane.webhooks.subscriptions import WebhookChanges, delete_webhook, update_webhook
 from controlplane.webhooks.upkeep import look_after_webhooks
 from tests.controlplane.rows import make_project, make_webhook
 
@@ -178,6 +179,23 @@ class TestRounds:
             look_after_webhooks(host)
             assert jobs() == 1
 
+    def test_a_deletion_costs_the_same_however_many_deliveries_there_are(
+        self, account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(upkeep, "BATCH_SIZE", 2)
+        one, gone, other = (make_webhook(account, "branch.created") for _ in range(3))
+        for _ in range(5):
+            another(one)
+        ended = WebhookDelivery.objects.filter(webhook=gone).order_by("id")[:2]
+        WebhookDelivery.objects.filter(id__in=ended.values("id")).update(
+            status=DeliveryStatus.DELIVERED, ended_at=clock.now()
+        )
+        delete_webhook(account, gone.id)
+        assert WebhookDelivery.objects.filter(webhook=gone.id).count() == 5
+        look_after_webhooks(host)
+        left = WebhookDelivery.objects.values_list("webhook_id", flat=True)
+        assert sorted(left) == sorted([one.id, other.id] * 5)
+
     def test_removing_a_project_removes_its_webhooks(
         self, account: Account, host: Host, webhook: Webhook, delivery: WebhookDelivery
     ) -> None:
@@ -186,4 +204,5 @@ class TestRounds:
         Project.objects.filter(id=project.id).update(deleted_at=timezone.now() - timedelta(days=31))
         forget_deleted(host)
         assert not Webhook.objects.exists()
+        look_after_webhooks(host)
         assert not WebhookDelivery.objects.exists()

@@ -139,15 +139,15 @@ def test_after_a_pause_of_the_proxy_the_server_is_not_taken_for_silent(
 
 
 def test_the_calls_of_an_account_leave_threads_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even once nobody waits for them any more."""
+    """Even once nobody waits for them any more, and if several accounts have such calls."""
     monkeypatch.setattr(control_database, "close_old_connections", lambda: None)
     freed = threading.Event()
 
     async def go() -> str:
         calls = ServiceCalls()
         stuck = [
-            asyncio.create_task(calls.call(freed.wait, timeout=0.05, account_id="one"))
-            for _ in range(40)
+            asyncio.create_task(calls.call(freed.wait, timeout=0.05, account_id=str(number % 10)))
+            for number in range(60)
         ]
         await asyncio.sleep(0.2)
         try:

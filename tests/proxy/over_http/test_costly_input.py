@@ -20,10 +20,16 @@ from controlplane.proxy.authentication.scram import mock_verifier
 from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.over_http import connection, websocket
 from controlplane.proxy.over_http.compute_session import ComputeSession
-from controlplane.proxy.over_http.connection import check_head
 from controlplane.proxy.over_http.conversions import Conversions
-from controlplane.proxy.over_http.request import MemoryBudget, MemoryExhausted, RequestRefused
-from controlplane.proxy.over_http.statements import read_connection_string, without_neons_options
+from controlplane.proxy.over_http.framing import parse_head
+from controlplane.proxy.over_http.request import (
+    SMALL_BODY_BYTES,
+    MemoryBudget,
+    MemoryExhausted,
+    RequestRefused,
+    read_json,
+)
+from controlplane.proxy.over_http.statements import Sender, read_sender, without_neons_options
 from controlplane.proxy.over_http.websocket import WebSocketFraming
 from controlplane.proxy.relaying.compute import ComputeConnection, _read_greeting
 from controlplane.proxy.wire import messages
@@ -99,7 +105,10 @@ class Flooding:
 
     sent = 0
 
-    async def read_some(self) -> bytes:
+    def take_ahead(self) -> bytes:
+        return b""
+
+    async def next_ahead(self) -> bytes:
         beginning = b"" if self.sent else struct.pack("!ci", b"N", 2**31 - 1)
         self.sent += 65_536
         return beginning + bytes(65_536)
@@ -115,11 +124,11 @@ def test_a_session_that_is_not_clean_again_holds_little() -> None:
 
 def test_a_long_length_is_refused_at_once() -> None:
     spaces = b" " * 15_500
-    head = b"POST /sql HTTP/1.1\r\nContent-Length: 1" + spaces + b"," + spaces + b"1\r\n\r\n"
+    head = b"POST /sql HTTP/1.1\r\nHost: a\r\nContent-Length: 1" + spaces + b"," + spaces + b"1"
 
     def check() -> None:
         with pytest.raises(RequestRefused, match="Content-Length must be a single number"):
-            check_head(head, b"1.1")
+            parse_head(head)
 
     assert seconds_for(check) < BRIEF
 
@@ -128,9 +137,12 @@ def test_a_long_connection_string_takes_time_by_its_length_only() -> None:
     """Marks that have to be brought into order, which takes the square of their number."""
     marks = "\u0300" * 7_500 + "\u0316" * 7_500
     given = f"postgresql://alice:{marks}@ep-1.localhost/neondb"
-    parsed = read_connection_string({"neon-connection-string": given})
-    assert parsed.password.decode() == marks
-    assert seconds_for(lambda: read_connection_string({"neon-connection-string": given})) < 0.05
+
+    def read() -> Sender:
+        return read_sender({"neon-connection-string": given}, ["localhost"], None)
+
+    assert read().password.decode() == marks
+    assert seconds_for(read) < 0.05
     verifier = mock_verifier("ep-1/alice", b"secret")
     assert seconds_for(lambda: check_password(verifier, marks.encode())) < 0.05
 
@@ -142,13 +154,15 @@ def test_a_long_list_of_explains_options_is_left_unchanged() -> None:
 
 
 def test_requests_without_a_pause_let_others_go_on(proxy: RunningProxy) -> None:
-    count = 10_000
+    """A client that never authenticates gets one answer."""
+    count, one = 1_000, b'{"query": ""}'
     with RawHttp(proxy) as http, going_on(proxy):
-        sent = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * count
-        sending = threading.Thread(target=http.send, args=[sent])
+        sent = request(f"Content-Length: {len(one)}") + one
+        sent += b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 9
+        sending = threading.Thread(target=http.send, args=[sent * count])
         sending.start()
         for _ in range(count):
-            assert http.answer()[0] == 404
+            assert [http.answer()[0] for _ in range(10)] == [200] + [404] * 9
         sending.join()
 
 
@@ -354,3 +368,9 @@ def test_a_websocket_may_send_pings_for_long(monkeypatch: pytest.MonkeyPatch) ->
         channel.received = frame(b"", opcode=9)
         with pytest.raises(BlockingIOError):
             framing.receive(1000)
+
+
+@pytest.mark.parametrize("digits", [5_000, SMALL_BODY_BYTES + 1])
+def test_an_integer_of_too_many_digits_is_refused_in_words_of_ours(digits: int) -> None:
+    with pytest.raises(RequestRefused, match=r"body: an integer has too many digits$"):
+        read_json(b"9" * digits)

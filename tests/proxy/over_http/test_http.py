@@ -1,5 +1,6 @@
 """HTTP on the proxy's port: which clients speak it, its forms and its limits."""
 
+import asyncio
 import contextlib
 import json
 import random
@@ -9,6 +10,9 @@ import time
 
 import pytest
 
+from controlplane.proxy.limits import pending_clients
+from controlplane.proxy.limits.connection_limits import ConnectionLimits
+from controlplane.proxy.limits.pending_clients import PendingTurns
 from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.http_client import RawHttp, SqlClient, headers, request
@@ -89,18 +93,98 @@ def test_a_request_in_single_bytes_is_answered(proxy: RunningProxy) -> None:
         ("POST /sqll HTTP/1.1", 404),
         ("POST http://api.localhost/sql HTTP/1.1", 404),
         ("BREW /sql HTTP/1.1", 405),
-        ("OPTIONS /sql HTTP/1.1", 200),
     ],
 )
-def test_unknown_paths_and_methods_are_refused(
+def test_unknown_paths_and_methods_end_connections_of_unknown_clients(
     proxy: RunningProxy, first: str, status: int
 ) -> None:
+    """Each takes the time of all clients, and nobody has proved a password for it."""
     with RawHttp(proxy) as http:
-        for _ in range(2):
-            http.send(request(first=first))
-            answered, named, _ = http.answer()
-            assert answered == status
+        http.send(20 * request(first=first))
+        answered, named, _ = http.answer()
+        assert (answered, named["connection"]) == (status, "close")
+        assert http.has_ended()
+    with RawHttp(proxy) as http:
+        for _ in range(3):
+            http.post(ONE)
+            assert is_one(http.answer())
+            http.send(9 * request(first=first))
+            for _ in range(9):
+                answered, named, _ = http.answer()
+                assert (answered, "connection" in named) == (status, False)
+        http.send(20 * request(first=first))
+        assert http.answer()[1]["connection"] == "close"
+        assert http.has_ended()
+
+
+def test_preflight_requests_without_end_are_refused(proxy: RunningProxy) -> None:
+    with RawHttp(proxy) as http:
+        http.send(20 * request(first="OPTIONS /sql HTTP/1.1"))
+        answers = [http.answer() for _ in range(10)]
+        assert [status for status, _, _ in answers] == [200] * 10
+        closing = [named.get("connection") == "close" for _, named, _ in answers]
+        assert closing == [False] * 9 + [True]
+        assert http.has_ended()
+
+
+def test_refusals_of_an_address_take_ever_longer(proxy: RunningProxy) -> None:
+    def refuse() -> None:
+        with RawHttp(proxy) as http:
+            http.send(request(first="GET / HTTP/1.1"))
+            assert http.answer()[0] == 404
+
+    for _ in range(6):
+        refuse()
+    began = time.monotonic()
+    refuse()
+    assert time.monotonic() - began > 0.5
+    # Nobody who authenticates waits.
+    with RawHttp(proxy) as http:
+        http.post(ONE)
+        assert is_one(http.answer())
+
+
+@pytest.mark.parametrize("refused", ["disabled", "too many"])
+def test_refusals_of_a_correct_password_neither_wait_nor_end_the_connection(
+    identity: TlsIdentity, directory: MemoryDirectory, refused: str
+) -> None:
+    directory.endpoints[ENDPOINT].disabled = refused == "disabled"
+    with (
+        running_proxy(identity, directory, limits=ConnectionLimits(total=0)) as proxy,
+        RawHttp(proxy) as http,
+    ):
+        began = time.monotonic()
+        for _ in range(12):
+            http.send(request())
+            status, named, body = http.answer()
+            assert status >= 400
+            assert refused in json.dumps(body)
             assert "connection" not in named
+        assert time.monotonic() - began < 5  # it would be 15
+
+
+def test_clients_that_have_not_authenticated_share_a_part_of_each_turn() -> None:
+    turns = [0]
+
+    async def go() -> int:
+        pending = PendingTurns()
+        most = 0
+
+        async def work() -> None:
+            for _ in range(5):
+                await pending.next()
+                turns[-1] += 1
+
+        working = asyncio.gather(*(work() for _ in range(300)))
+        while not working.done():
+            await asyncio.sleep(0)
+            most = max(most, turns[-1])
+            turns.append(0)
+        return most
+
+    most = asyncio.run(go())
+    assert 0 < most <= 32
+    assert sum(turns) == 1500
 
 
 @pytest.mark.parametrize(
@@ -258,8 +342,9 @@ def test_a_client_that_resets_its_connection_during_a_request(proxy: RunningProx
         http.close()
 
 
-def test_random_requests(proxy: RunningProxy) -> None:
+def test_random_requests(proxy: RunningProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proxy answers a modified request or closes the connection, and continues to serve."""
+    monkeypatch.setattr(pending_clients, "_MAX_DELAY", 0.0)
     whole = request(f"Content-Length: {len(ONE)}") + ONE
     for seed in range(300):
         generator = random.Random(seed)

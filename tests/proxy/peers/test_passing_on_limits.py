@@ -115,11 +115,33 @@ def test_the_endpoints_host_counts_clients_of_every_proxy(
                 proxy.connect(ENDPOINT, **ALICE)
 
 
+@pytest.mark.parametrize("limits", [{}, {"unproved": 3}, {"unproved_per_network": 3}])
+def test_handshakes_that_are_passed_on_take_no_places_of_clients(
+    identity: TlsIdentity, directory: MemoryDirectory, limits: dict[str, int]
+) -> None:
+    """Beyond a limit of their own, the first proxy performs them, and counts clients itself."""
+    settings = {"limits": ConnectionLimits(total=4, **limits), "max_pending": 6}
+    with (
+        running_region(identity, directory, first=settings, unread=True) as region,
+        ExitStack() as silent,
+    ):
+        for _ in range(5):
+            client = RawClient(region.first.port)
+            client.start_tls(NAME)
+            silent.callback(client.socket.close)
+        # One on this host too.
+        known = region.first.directory.endpoints
+        known["ep-near-000001"] = replace(known[ENDPOINT], host_id="")
+        for endpoint in ("ep-near-000001", ENDPOINT, "ep-near-000001", ENDPOINT):
+            held = silent.enter_context(region.first.connect(endpoint, **ALICE))
+            assert held.execute("SELECT 1").fetchone() == (1,)
+
+
 @UNREAD
 def test_passed_on_clients_count_in_the_first_proxys_limits(
     identity: TlsIdentity, directory: MemoryDirectory, unread: bool
 ) -> None:
-    one = {"limits": ConnectionLimits(total=1)}
+    one = {"limits": ConnectionLimits(total=1, unproved=0)}
     with running_region(identity, directory, first=one, unread=unread) as region:
         only = region.first.connect(ENDPOINT, **ALICE)
         with pytest.raises(psycopg.OperationalError, match="the proxy may have at most 1"):

@@ -93,7 +93,10 @@ def test_unknown_protocol_options_are_named_and_not_forwarded() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"user", b"user\0alice", b"user\0alice\0", b"user\0\0", b"\0\0", b"user\0a\0\0\0"],
+    [
+        *(b"", b"user", b"user\0alice", b"user\0alice\0", b"user\0\0", b"\0\0", b"user\0a\0\0\0"),
+        b"user\0alice\0user\0bob\0\0",
+    ],
     ids=repr,
 )
 def test_a_malformed_body_is_refused(body: bytes) -> None:

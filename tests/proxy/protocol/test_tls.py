@@ -1,9 +1,11 @@
 """The certificates that the proxy makes for itself, and those of an operator."""
 
+import os
 import shutil
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,12 +14,13 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from controlplane.proxy.wire import certificates
+from controlplane.proxy.wire import certificates, tls
 from controlplane.proxy.wire.certificates import IssuingIdentity, load_or_create_authority
 from controlplane.proxy.wire.tls import OperatorIdentity, end_point_hash
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
 from tests.support.certificates import certificate
+from tests.support.waiting import wait_for
 
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
 # The names that clients may use for the region, and with which `options`.
@@ -238,6 +241,51 @@ def test_an_operators_certificate_that_is_replaced_is_loaded(
         assert names_of(shown(proxy, None)) == ["new.example.com"]
         assert identity.problem() is None
         proxy.connect(ENDPOINT, **ALICE, channel_binding="require").close()
+
+
+def test_nobody_waits_for_the_operators_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pem, hangs, freed = certificate(tmp_path, "old.example.com"), False, threading.Event()
+
+    def opened(path: Path) -> int:
+        if hangs:
+            freed.wait(20)
+        return os.open(path, os.O_RDONLY)
+
+    identity = OperatorIdentity(pem, pem, opened=opened)
+    before = identity.context
+    hangs = True
+    certificate(tmp_path, "new.example.com").replace(pem)
+    monkeypatch.setattr(identity, "_next_look", 0.0)
+    try:
+        for _ in range(3):
+            assert identity.problem() is None
+            assert identity.context is before
+        assert [one.name for one in threading.enumerate()].count("certificate") == 1
+    finally:
+        freed.set()
+    wait_for(lambda: identity.context is not before, "the new certificate")
+
+
+def test_a_thread_that_cannot_be_started_is_started_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pem = certificate(tmp_path, "old.example.com")
+    identity = OperatorIdentity(pem, pem)
+    before = identity.context
+    certificate(tmp_path, "new.example.com").replace(pem)
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(tls, "_CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(identity, "_next_look", 0.0)
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", fail)
+        assert identity.problem() is None
+    assert identity.problem() is None
+    wait_for(lambda: identity.context is not before, "the new certificate")
 
 
 def test_a_certificate_that_ends_soon_is_a_problem(

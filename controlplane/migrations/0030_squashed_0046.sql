@@ -1,11 +1,55 @@
-"""Count what the histories of branches take, beside what their data takes."""
+-- What Django's models do not describe of several hosts in a region, history and its usage.
 
-from django.db import migrations, models
+-- What the proxies and workers of between 0.2.0 and now had in the region.
+ALTER TABLE controlplane_region
+    ALTER pooling_available SET DEFAULT false,
+    ADD pg_versions jsonb NOT NULL DEFAULT '[]',
+    ADD proxy_problems jsonb NOT NULL DEFAULT '[]',
+    ADD quality jsonb NOT NULL DEFAULT '{}',
+    ADD history_store jsonb NOT NULL DEFAULT '{}',
+    ADD backups_since timestamptz,
+    ADD backup_taken_at timestamptz,
+    ADD backup_verified_at timestamptz;
 
-# As migration 0021 has made them, with the bytes of the history. A caller of the release before
-# this one passes none.
-ADD_INTERVAL = """
-DROP FUNCTION perch_add_interval(text, timestamptz, timestamptz, float8, bigint);
+CREATE FUNCTION perch_sign_of_life_for_older_proxies() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE controlplane_region SET worker_seen_at = NEW.worker_seen_at WHERE id = NEW.id;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER sign_of_life_for_older_proxies AFTER UPDATE OF worker_seen_at ON controlplane_host
+    FOR EACH ROW EXECUTE FUNCTION perch_sign_of_life_for_older_proxies();
+
+ALTER TABLE controlplane_project ADD CONSTRAINT project_and_host_share_a_region
+    FOREIGN KEY (host_id, region_id) REFERENCES controlplane_host (id, region_id)
+    DEFERRABLE INITIALLY DEFERRED;
+
+-- The proxies keep what they know of endpoints until they hear of a change.
+CREATE TRIGGER perch_project_host_changed AFTER UPDATE OF host_id ON controlplane_project
+    FOR EACH ROW WHEN (OLD.host_id IS DISTINCT FROM NEW.host_id)
+    EXECUTE FUNCTION perch_notify_project_settings();
+CREATE TRIGGER perch_account_disabled AFTER UPDATE OF disabled_at ON controlplane_account
+    FOR EACH ROW WHEN (OLD.disabled_at IS DISTINCT FROM NEW.disabled_at)
+    EXECUTE FUNCTION perch_notify_plan();
+
+-- Keeps a role's password when its row gets another one, goes to another branch or is deleted.
+CREATE FUNCTION perch_keep_former_password() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO controlplane_formerpassword
+        (branch_id, verifier, encrypted_password, replaced_at)
+    VALUES (OLD.branch_id, OLD.verifier, OLD.encrypted_password, now());
+    RETURN NULL;
+END $$;
+CREATE TRIGGER former_password_of_changed_role
+    AFTER UPDATE OF verifier, branch_id ON controlplane_role FOR EACH ROW
+    WHEN (OLD.verifier <> '' AND (OLD.verifier IS DISTINCT FROM NEW.verifier
+        OR OLD.branch_id IS DISTINCT FROM NEW.branch_id))
+    EXECUTE FUNCTION perch_keep_former_password();
+CREATE TRIGGER former_password_of_deleted_role
+    AFTER DELETE ON controlplane_role FOR EACH ROW WHEN (OLD.verifier <> '')
+    EXECUTE FUNCTION perch_keep_former_password();
+
+-- Usage also counts what the histories of branches take. 0.2.0 passes no `past`.
+DROP FUNCTION IF EXISTS perch_add_interval(text, timestamptz, timestamptz, float8, bigint);
 CREATE FUNCTION perch_add_interval(
     of_branch text, since timestamptz, until timestamptz, units float8, bytes bigint,
     past bigint DEFAULT 0
@@ -31,10 +75,9 @@ CREATE FUNCTION perch_add_interval(
         storage_byte_hours = had.storage_byte_hours + excluded.storage_byte_hours,
         history_byte_hours = had.history_byte_hours + excluded.history_byte_hours
 $$;
-"""
-METER = """
-CREATE OR REPLACE FUNCTION perch_meter(of_branch text, at timestamptz)
-RETURNS void LANGUAGE plpgsql AS $$
+
+CREATE OR REPLACE FUNCTION perch_meter(of_branch text, at timestamptz) RETURNS void
+    LANGUAGE plpgsql AS $$
 DECLARE
     is_there boolean;
     units float8;
@@ -82,25 +125,12 @@ BEGIN
             stored_since = greatest(had.stored_since, now()) WHERE branch_id = of_branch;
     END IF;
 END $$;
-"""
-TRIGGER = """
-DROP TRIGGER perch_branch_metered ON controlplane_branch;
-CREATE TRIGGER perch_branch_metered AFTER UPDATE ON controlplane_branch
+
+CREATE OR REPLACE TRIGGER perch_branch_metered AFTER UPDATE ON controlplane_branch
     FOR EACH ROW WHEN ((OLD.logical_size, OLD.history_bytes, OLD.deleted_at) IS DISTINCT FROM
         (NEW.logical_size, NEW.history_bytes, NEW.deleted_at))
     EXECUTE FUNCTION perch_meter_branch();
-"""
 
-
-class Migration(migrations.Migration):
-    dependencies = [("controlplane", "0038_logs")]
-
-    operations = [
-        migrations.AddField("branch", "history_bytes", models.BigIntegerField(db_default=0, default=0)),
-        migrations.AddField("historychain", "disk_bytes", models.BigIntegerField(db_default=0, default=0)),
-        migrations.AddField("historychain", "spent_at", models.DateTimeField(null=True)),
-        migrations.AddIndex("historychain", models.Index(fields=["spent_at"], name="spent_history")),
-        migrations.AddField("meter", "history_bytes", models.BigIntegerField(db_default=0)),
-        migrations.AddField("usage", "history_byte_hours", models.FloatField(db_default=0)),
-        migrations.RunSQL("".join([ADD_INTERVAL, METER, TRIGGER])),
-    ]
+-- A row of recent metrics changes every minute. Unlogged, it costs no write-ahead log, and where a
+-- page has room, its new version needs no new entries in the indexes.
+ALTER TABLE controlplane_recentmetrics SET UNLOGGED, SET (fillfactor = 70);
