@@ -176,7 +176,7 @@ class Migration(Squashed):
             "operation",
             index(
                 "ended_starts", "updated_at",
-                where=Q(action="start_compute", status__in=["finished", "failed"]),
+                action="start_compute", status__in=["finished", "failed"],
             ),
         ),
         migrations.RunSQL(Path(__file__).with_suffix(".sql").read_text()),

@@ -20,28 +20,28 @@ WHERE last_active NOT BETWEEN '2000-01-01Z' AND '9000-01-01Z';
 CHECK_NOW = "SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED"
 INDEXES = {
     "branch": [
-        index("branches_of_a_host", "host", "id", where=LIVING),
-        index("reset_branches", "host", "last_reset_at", where=Q(last_reset_at__isnull=False)),
-        index("branches_with_unread_catalog", "host", where=Q(catalog_mark="unread", deleted_at=None)),
-        index("deleted_branches", "host", "deleted_at", where=DELETED),
+        index("branches_of_a_host", "host", "id", **LIVING),
+        index("reset_branches", "host", "last_reset_at", last_reset_at__isnull=False),
+        index("branches_with_unread_catalog", "host", catalog_mark="unread", deleted_at=None),
+        index("deleted_branches", "host", "deleted_at", **DELETED),
     ],
     "endpoint": [
         index(
             "active_endpoints_of_a_host", "host",
-            where=Q(deleted_at=None, current_state="active"), include=("autoscaling_limit_max_cu",),
+            deleted_at=None, current_state="active", include=("autoscaling_limit_max_cu",),
         ),
-        index("suspended_endpoints", "host", "suspended_at", where=Q(deleted_at=None, current_state="idle")),
-        index("endpoints_to_check", "host", "check_due_at", where=Q(deleted_at=None, disabled=False)),
-        index("deleted_endpoints", "host", "deleted_at", where=DELETED),
+        index("suspended_endpoints", "host", "suspended_at", deleted_at=None, current_state="idle"),
+        index("endpoints_to_check", "host", "check_due_at", deleted_at=None, disabled=False),
+        index("deleted_endpoints", "host", "deleted_at", **DELETED),
     ],
     "historychain": [index("spent_history_of_a_host", "host", "spent_at")],
     "project": [
-        index("deleted_projects", "host", "deleted_at", where=DELETED),
+        index("deleted_projects", "host", "deleted_at", **DELETED),
         index(
             "projects_without_outbound", "host",
-            where=Q(deleted_at=None, settings__block_outbound_connections=True),
+            deleted_at=None, settings__block_outbound_connections=True,
         ),
-        index("projects_with_second_host", "host", where=Q(settings__durability="region")),
+        index("projects_with_second_host", "host", settings__durability="region"),
     ],
 }
 

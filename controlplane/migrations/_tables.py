@@ -4,6 +4,9 @@ from django.db import migrations, models
 from django.db.migrations import AddField, CreateModel
 
 from controlplane import clock
+from controlplane.models.rules import DELETED, LIVING, index, one_of, unique
+
+__all__ = ["DELETED", "LIVING", "index", "one_of", "unique"]
 
 KEY = models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")
 NOW = models.DateTimeField(default=clock.now)
@@ -11,7 +14,6 @@ TIME = models.DateTimeField(null=True)
 NO = models.BooleanField(db_default=False, default=False)
 LIST = models.JSONField(db_default=models.Value([], models.JSONField()), default=list)
 OBJECT = models.JSONField(db_default=models.Value({}, models.JSONField()), default=dict)
-LIVING, DELETED = models.Q(deleted_at=None), models.Q(deleted_at__isnull=False)
 
 
 class Squashed(migrations.Migration):
@@ -51,16 +53,3 @@ def link(
 ) -> models.ForeignKey:
     """A reference to a row of another table."""
     return kind(f"controlplane.{table}", on_delete, related_name=related_name, **options)
-
-
-def index(name: str, *fields: str, where: models.Q | None = None, **options: object):
-    return models.Index(name=name, fields=fields, condition=where, **options)
-
-
-def unique(name: str, *fields: str, where: models.Q | None = None) -> models.UniqueConstraint:
-    return models.UniqueConstraint(name=name, fields=fields, condition=where)
-
-
-def one_of(name: str, field: str, *values: str) -> models.CheckConstraint:
-    """The values that a column may have."""
-    return models.CheckConstraint(name=name, condition=models.Q((f"{field}__in", [*values])))

@@ -10,6 +10,7 @@ from django.db import models
 
 from controlplane import clock
 from controlplane.models.plans import LIMITS, Plan, PlanLimits
+from controlplane.models.rules import index, one_of, unique
 
 
 class Account(models.Model):
@@ -27,11 +28,7 @@ class Account(models.Model):
     living: int
 
     class Meta:
-        constraints = (
-            models.CheckConstraint(
-                name="account_plan_is_known", condition=models.Q(plan__in=Plan.values)
-            ),
-        )
+        constraints = (one_of("account_plan_is_known", "plan", *Plan.values),)
 
     def __str__(self) -> str:
         return self.name
@@ -133,10 +130,8 @@ class IdempotentRequest(models.Model):
     created_at = models.DateTimeField(default=clock.now)
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(name="one_request_of_a_key", fields=["api_key", "key"]),
-        )
-        indexes = (models.Index(name="idempotent_requests_by_age", fields=["created_at"]),)
+        constraints = (unique("one_request_of_a_key", "api_key", "key"),)
+        indexes = (index("idempotent_requests_by_age", "created_at"),)
 
     def __str__(self) -> str:
         return self.key

@@ -6,6 +6,7 @@ from controlplane import clock
 from controlplane.models.consumed import NOTHING, Consumed
 from controlplane.models.names import new_branch_id
 from controlplane.models.project import Project, host_of_project
+from controlplane.models.rules import DELETED, LIVING, index, one_of, unique
 
 
 class BranchState(models.TextChoices):
@@ -102,73 +103,29 @@ class Branch(models.Model):
 
     class Meta:
         constraints = (
-            models.CheckConstraint(
-                name="branch_state_is_known",
-                condition=models.Q(current_state__in=BranchState.values),
-            ),
-            models.UniqueConstraint(
-                name="branch_name_is_unique",
-                fields=["project", "name"],
-                condition=models.Q(deleted_at=None, hidden=False),
-            ),
-            models.UniqueConstraint(
-                name="one_default_branch",
-                fields=["project"],
-                condition=models.Q(default=True, deleted_at=None),
-            ),
-            models.CheckConstraint(
-                name="branch_init_source_is_known",
-                condition=models.Q(init_source__in=InitSource.values),
-            ),
+            one_of("branch_state_is_known", "current_state", *BranchState.values),
+            unique("branch_name_is_unique", "project", "name", deleted_at=None, hidden=False),
+            unique("one_default_branch", "project", default=True, deleted_at=None),
+            one_of("branch_init_source_is_known", "init_source", *InitSource.values),
             # The target of the composite foreign keys of endpoints, children and `schema_of`.
-            models.UniqueConstraint(name="branch_of_its_project", fields=["id", "project"]),
+            unique("branch_of_its_project", "id", "project"),
         )
         indexes = (
-            models.Index(
-                name="branches_that_expire",
-                fields=["expires_at"],
-                condition=models.Q(deleted_at=None, expires_at__isnull=False),
-            ),
+            index("branches_that_expire", "expires_at", deleted_at=None, expires_at__isnull=False),
             # The pages of a project's branches are read by these two, or, sorted by name, by the
             # index of the constraint `branch_name_is_unique`.
-            models.Index(
-                name="branches_by_change",
-                fields=["project", "updated_at", "id"],
-                condition=models.Q(deleted_at=None),
-            ),
-            models.Index(
-                name="branches_by_age",
-                fields=["project", "created_at", "id"],
-                condition=models.Q(deleted_at=None),
-            ),
+            index("branches_by_change", "project", "updated_at", "id", **LIVING),
+            index("branches_by_age", "project", "created_at", "id", **LIVING),
             # For the round that searches for hidden branches that are not needed any more.
-            models.Index(
-                name="hidden_branches",
-                fields=["project"],
-                condition=models.Q(hidden=True, deleted_at=None),
-            ),
+            index("hidden_branches", "project", hidden=True, deleted_at=None),
             # For the rounds of a host: those that sample its branches, look at the ones that were
             # reset lately or whose catalog is unread, and forget the deleted ones.
-            models.Index(
-                name="branches_of_a_host",
-                fields=["host", "id"],
-                condition=models.Q(deleted_at=None),
+            index("branches_of_a_host", "host", "id", **LIVING),
+            index("reset_branches", "host", "last_reset_at", last_reset_at__isnull=False),
+            index(
+                "branches_with_unread_catalog", "host", catalog_mark=CATALOG_UNREAD, deleted_at=None
             ),
-            models.Index(
-                name="reset_branches",
-                fields=["host", "last_reset_at"],
-                condition=models.Q(last_reset_at__isnull=False),
-            ),
-            models.Index(
-                name="branches_with_unread_catalog",
-                fields=["host"],
-                condition=models.Q(catalog_mark=CATALOG_UNREAD, deleted_at=None),
-            ),
-            models.Index(
-                name="deleted_branches",
-                fields=["host", "deleted_at"],
-                condition=models.Q(deleted_at__isnull=False),
-            ),
+            index("deleted_branches", "host", "deleted_at", **DELETED),
         )
 
     def __str__(self) -> str:

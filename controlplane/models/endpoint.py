@@ -20,6 +20,7 @@ from controlplane.models.project import (
     Project,
     host_of_project,
 )
+from controlplane.models.rules import DELETED, LIVING, index, one_of, unique
 
 
 class EndpointState(models.TextChoices):
@@ -205,22 +206,10 @@ class Endpoint(models.Model):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(
-                name="one_endpoint_per_branch",
-                fields=["branch"],
-                condition=models.Q(deleted_at=None),
-            ),
-            models.CheckConstraint(
-                name="endpoint_state_is_known",
-                condition=models.Q(current_state__in=EndpointState.values),
-            ),
-            models.CheckConstraint(
-                name="endpoint_type_is_known", condition=models.Q(type__in=EndpointType.values)
-            ),
-            models.CheckConstraint(
-                name="endpoint_pooler_mode_is_known",
-                condition=models.Q(pooler_mode__in=PoolerMode.values),
-            ),
+            unique("one_endpoint_per_branch", "branch", **LIVING),
+            one_of("endpoint_state_is_known", "current_state", *EndpointState.values),
+            one_of("endpoint_type_is_known", "type", *EndpointType.values),
+            one_of("endpoint_pooler_mode_is_known", "pooler_mode", *PoolerMode.values),
             models.CheckConstraint(
                 name="endpoint_limits_are_ordered",
                 condition=models.Q(
@@ -230,40 +219,23 @@ class Endpoint(models.Model):
             ),
         )
         indexes = (
-            models.Index(
-                name="endpoints_of_a_project",
-                fields=["project", "created_at"],
-                condition=models.Q(deleted_at=None),
-            ),
+            index("endpoints_of_a_project", "project", "created_at", **LIVING),
             # For the rounds, which read the active endpoints: there may be a thousand idle ones for
             # each active one.
-            models.Index(
-                name="active_endpoints",
-                fields=["project"],
-                condition=models.Q(deleted_at=None, current_state="active"),
-            ),
+            index("active_endpoints", "project", deleted_at=None, current_state="active"),
             # For the rounds of a host, and for the choice of a host for a new project.
-            models.Index(
-                name="active_endpoints_of_a_host",
-                fields=["host"],
+            index(
+                "active_endpoints_of_a_host",
+                "host",
                 include=["autoscaling_limit_max_cu"],
-                condition=models.Q(deleted_at=None, current_state="active"),
+                deleted_at=None,
+                current_state="active",
             ),
-            models.Index(
-                name="suspended_endpoints",
-                fields=["host", "suspended_at"],
-                condition=models.Q(deleted_at=None, current_state="idle"),
+            index(
+                "suspended_endpoints", "host", "suspended_at", deleted_at=None, current_state="idle"
             ),
-            models.Index(
-                name="endpoints_to_check",
-                fields=["host", "check_due_at"],
-                condition=models.Q(deleted_at=None, disabled=False),
-            ),
-            models.Index(
-                name="deleted_endpoints",
-                fields=["host", "deleted_at"],
-                condition=models.Q(deleted_at__isnull=False),
-            ),
+            index("endpoints_to_check", "host", "check_due_at", deleted_at=None, disabled=False),
+            index("deleted_endpoints", "host", "deleted_at", **DELETED),
         )
 
     def __str__(self) -> str:

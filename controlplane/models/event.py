@@ -9,6 +9,7 @@ from django.db import models
 from controlplane import clock
 from controlplane.actors import ActorType
 from controlplane.models.account import Account
+from controlplane.models.rules import index, one_of
 
 
 class TransactionId(models.Field):  # type: ignore[type-arg] # generic for mypy alone
@@ -57,42 +58,23 @@ class Event(models.Model):
     operation = models.JSONField(null=True)
 
     class Meta:
-        constraints = (
-            models.CheckConstraint(
-                name="event_actor_is_known",
-                condition=models.Q(actor_type__in=[str(one) for one in ActorType]),
-            ),
-        )
+        constraints = (one_of("event_actor_is_known", "actor_type", *map(str, ActorType)),)
         indexes = (
             # For the lists, one for each usual filter.
-            models.Index(name="account_events", fields=["account", "-at", "-id"]),
-            models.Index(name="account_events_by_type", fields=["account", "type", "-at", "-id"]),
-            models.Index(
-                name="account_events_by_actor", fields=["account", "actor_type", "-at", "-id"]
-            ),
-            models.Index(name="project_events", fields=["project_id", "-at", "-id"]),
-            models.Index(
-                name="project_events_by_type", fields=["project_id", "type", "-at", "-id"]
-            ),
-            models.Index(
-                name="project_events_by_actor", fields=["project_id", "actor_type", "-at", "-id"]
-            ),
-            models.Index(
-                name="branch_events",
-                fields=["branch_id", "-at", "-id"],
-                condition=models.Q(branch_id__isnull=False),
-            ),
-            models.Index(
-                name="endpoint_events",
-                fields=["endpoint_id", "-at", "-id"],
-                condition=models.Q(endpoint_id__isnull=False),
-            ),
+            index("account_events", "account", "-at", "-id"),
+            index("account_events_by_type", "account", "type", "-at", "-id"),
+            index("account_events_by_actor", "account", "actor_type", "-at", "-id"),
+            index("project_events", "project_id", "-at", "-id"),
+            index("project_events_by_type", "project_id", "type", "-at", "-id"),
+            index("project_events_by_actor", "project_id", "actor_type", "-at", "-id"),
+            index("branch_events", "branch_id", "-at", "-id", branch_id__isnull=False),
+            index("endpoint_events", "endpoint_id", "-at", "-id", endpoint_id__isnull=False),
             GinIndex(name="operation_events", fields=["operation_ids"]),
             # For the streams: of all accounts, and of one that continues from a position.
-            models.Index(name="events_in_order", fields=["transaction", "id"]),
-            models.Index(name="account_events_in_order", fields=["account", "transaction", "id"]),
+            index("events_in_order", "transaction", "id"),
+            index("account_events_in_order", "account", "transaction", "id"),
             # For the removal of old events.
-            models.Index(name="events_by_time", fields=["at"]),
+            index("events_by_time", "at"),
         )
 
     def __str__(self) -> str:

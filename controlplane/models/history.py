@@ -7,6 +7,7 @@ from controlplane import clock
 from controlplane.models.branch import Branch
 from controlplane.models.names import new_snapshot_id
 from controlplane.models.project import Project, host_of_project
+from controlplane.models.rules import index, unique
 
 # The `end_reason` of a chain whose branch got other data.
 REPLACED = "replaced"
@@ -47,10 +48,8 @@ class HistoryChain(models.Model):
     stored_at = models.DateTimeField(null=True)
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(name="history_chain_is_unique", fields=["branch", "number"]),
-        )
-        indexes = (models.Index(name="spent_history_of_a_host", fields=["host", "spent_at"]),)
+        constraints = (unique("history_chain_is_unique", "branch", "number"),)
+        indexes = (index("spent_history_of_a_host", "host", "spent_at"),)
 
     def __str__(self) -> str:
         return f"{self.branch_id} {self.number}"
@@ -68,7 +67,7 @@ class FormerPassword(models.Model):
     replaced_at = models.DateTimeField()
 
     class Meta:
-        indexes = (models.Index(name="former_passwords", fields=["branch_id", "replaced_at"]),)
+        indexes = (index("former_passwords", "branch_id", "replaced_at"),)
 
     def __str__(self) -> str:
         return f"{self.branch_id} until {self.replaced_at}"
@@ -92,13 +91,7 @@ class Snapshot(models.Model):
     expires_at = models.DateTimeField(null=True)
 
     class Meta:
-        indexes = (
-            models.Index(
-                name="snapshots_by_expiry",
-                fields=["expires_at"],
-                condition=models.Q(expires_at__isnull=False),
-            ),
-        )
+        indexes = (index("snapshots_by_expiry", "expires_at", expires_at__isnull=False),)
 
     def __str__(self) -> str:
         return self.id

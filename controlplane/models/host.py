@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import models
 
 from controlplane import clock
+from controlplane.models.rules import unique
 
 if TYPE_CHECKING:
     from controlplane.models.project import Project
@@ -23,11 +24,7 @@ class Region(models.Model):
     default = models.BooleanField(default=False)
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(
-                name="one_default_region", fields=["default"], condition=models.Q(default=True)
-            ),
-        )
+        constraints = (unique("one_default_region", "default", default=True),)
 
     def __str__(self) -> str:
         return self.id
@@ -126,7 +123,7 @@ class Host(models.Model):
     class Meta:
         constraints = (
             # A project refers to both, so that its host is always one of its region's.
-            models.UniqueConstraint(name="host_and_region", fields=["id", "region"]),
+            unique("host_and_region", "id", "region"),
         )
 
     def __str__(self) -> str:
@@ -186,9 +183,7 @@ class PostgresSettings(models.Model):
     known = models.JSONField()
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(name="settings_of_a_major", fields=["host", "major"]),
-        )
+        constraints = (unique("settings_of_a_major", "host", "major"),)
 
     def __str__(self) -> str:
         return f"{self.host_id}: {self.version}"

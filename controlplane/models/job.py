@@ -7,6 +7,8 @@ from typing import Any
 from django.contrib.postgres.functions import TransactionNow
 from django.db import models
 
+from controlplane.models.rules import index, unique
+
 
 class JobTask(models.TextChoices):
     RUN_OPERATION = "run_operation", "Run an operation"
@@ -52,17 +54,11 @@ class Job(models.Model):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(
-                name="one_taken_job_of_a_subject",
-                fields=["task", "subject"],
-                condition=models.Q(taken_by__isnull=False),
-            ),
+            unique("one_taken_job_of_a_subject", "task", "subject", taken_by__isnull=False),
         )
         indexes = (
-            models.Index(
-                name="waiting_jobs", fields=["queue", "id"], condition=models.Q(taken_by=None)
-            ),
-            models.Index(name="jobs_of_a_subject", fields=["subject"]),
+            index("waiting_jobs", "queue", "id", taken_by=None),
+            index("jobs_of_a_subject", "subject"),
         )
 
     def __str__(self) -> str:

@@ -12,6 +12,7 @@ from controlplane.actors import Actor, ActorType
 from controlplane.models.branch import Branch
 from controlplane.models.endpoint import Endpoint
 from controlplane.models.project import Project
+from controlplane.models.rules import index, one_of, unique
 
 
 class Action(models.TextChoices):
@@ -148,40 +149,22 @@ class Operation(models.Model):
 
     class Meta:
         constraints = (
-            models.CheckConstraint(
-                name="operation_action_is_known", condition=models.Q(action__in=Action.values)
-            ),
-            models.CheckConstraint(
-                name="operation_status_is_known",
-                condition=models.Q(status__in=OperationStatus.values),
-            ),
-            models.CheckConstraint(
-                name="operation_initiator_is_known",
-                condition=models.Q(initiator_type__in=[str(one) for one in ActorType]),
-            ),
-            models.CheckConstraint(
-                name="operation_lane_is_known", condition=models.Q(lane__in=Lane.values)
-            ),
+            one_of("operation_action_is_known", "action", *Action.values),
+            one_of("operation_status_is_known", "status", *OperationStatus.values),
+            one_of("operation_initiator_is_known", "initiator_type", *map(str, ActorType)),
+            one_of("operation_lane_is_known", "lane", *Lane.values),
             # The list's cursor is created_at alone, so no two operations may have the same.
-            models.UniqueConstraint(
-                name="operations_of_a_project_in_order", fields=["project", "created_at"]
-            ),
+            unique("operations_of_a_project_in_order", "project", "created_at"),
         )
         indexes = (
-            models.Index(
-                name="unfinished_operations",
-                fields=["project", "created_at"],
-                condition=models.Q(status__in=UNFINISHED),
-            ),
-            models.Index(
-                name="operations_of_an_endpoint", fields=["endpoint", "action", "-created_at"]
-            ),
+            index("unfinished_operations", "project", "created_at", status__in=UNFINISHED),
+            index("operations_of_an_endpoint", "endpoint", "action", "-created_at"),
             # For `operation_pages`: by project, endpoint or branch, with the kind or without it.
-            models.Index(name="operations_of_a_kind", fields=["project", *KIND, "-created_at"]),
-            models.Index(name="kinds_of_an_endpoint", fields=["endpoint", *KIND, "-created_at"]),
-            models.Index(name="kinds_of_a_branch", fields=["branch", *KIND, "-created_at"]),
-            models.Index(name="operations_of_a_branch", fields=["branch", "-created_at"]),
-            models.Index(name="operations_of_a_chain", fields=["chain"]),
+            index("operations_of_a_kind", "project", *KIND, "-created_at"),
+            index("kinds_of_an_endpoint", "endpoint", *KIND, "-created_at"),
+            index("kinds_of_a_branch", "branch", *KIND, "-created_at"),
+            index("operations_of_a_branch", "branch", "-created_at"),
+            index("operations_of_a_chain", "chain"),
         )
 
     def __str__(self) -> str:

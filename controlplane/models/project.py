@@ -9,6 +9,7 @@ from controlplane.models.account import Account
 from controlplane.models.consumed import NOTHING, Consumed
 from controlplane.models.host import Host, Region
 from controlplane.models.names import new_project_id
+from controlplane.models.rules import DELETED, LIVING, index
 
 # The values that clients know. Perch only stores one for them: every compute is a process of the
 # host.
@@ -61,31 +62,18 @@ class Project(models.Model):
 
     class Meta:
         indexes = (
-            models.Index(
-                name="projects_of_an_account",
-                fields=["account", "-created_at", "id"],
-                condition=models.Q(deleted_at=None),
-            ),
-            models.Index(
-                name="recoverable_projects",
-                fields=["deleted_at"],
-                condition=models.Q(recoverable_until__isnull=False),
-            ),
+            index("projects_of_an_account", "account", "-created_at", "id", **LIVING),
+            index("recoverable_projects", "deleted_at", recoverable_until__isnull=False),
             # For rounds of a host.
-            models.Index(
-                name="deleted_projects",
-                fields=["host", "deleted_at"],
-                condition=models.Q(deleted_at__isnull=False),
+            index("deleted_projects", "host", "deleted_at", **DELETED),
+            index(
+                "projects_without_outbound",
+                "host",
+                deleted_at=None,
+                settings__block_outbound_connections=True,
             ),
-            models.Index(
-                name="projects_without_outbound",
-                fields=["host"],
-                condition=models.Q(deleted_at=None, settings__block_outbound_connections=True),
-            ),
-            models.Index(
-                name="projects_with_second_host",
-                fields=["host"],
-                condition=models.Q(settings__durability=Durability.REGION.value),
+            index(
+                "projects_with_second_host", "host", settings__durability=Durability.REGION.value
             ),
         )
 

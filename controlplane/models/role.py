@@ -4,6 +4,7 @@ from django.db import models
 
 from controlplane import clock
 from controlplane.models.branch import Branch
+from controlplane.models.rules import LIVING, unique
 
 
 class CatalogRow(models.Model):
@@ -50,13 +51,7 @@ class Role(CatalogRow):
     password: str | None = None
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(
-                name="role_name_is_unique",
-                fields=["branch", "name"],
-                condition=models.Q(deleted_at=None),
-            ),
-        )
+        constraints = (unique("role_name_is_unique", "branch", "name", **LIVING),)
 
     def __str__(self) -> str:
         return self.name
@@ -79,13 +74,7 @@ class Database(CatalogRow):
     applied_owner = models.CharField(max_length=63, null=True)
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(
-                name="database_name_is_unique",
-                fields=["branch", "name"],
-                condition=models.Q(deleted_at=None),
-            ),
-        )
+        constraints = (unique("database_name_is_unique", "branch", "name", **LIVING),)
 
     def __str__(self) -> str:
         return self.name

@@ -14,6 +14,7 @@ from django.db import models
 from controlplane.models.account import Account
 from controlplane.models.branch import Branch
 from controlplane.models.endpoint import Endpoint
+from controlplane.models.rules import index, unique
 
 
 class Span(models.TextChoices):
@@ -48,14 +49,10 @@ class Usage(models.Model):
     history_byte_hours = models.FloatField(db_default=0)
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(
-                name="one_usage_of_a_span", fields=["branch_id", "span", "start"]
-            ),
-        )
+        constraints = (unique("one_usage_of_a_span", "branch_id", "span", "start"),)
         indexes = (
-            models.Index(name="usage_of_a_project", fields=["project_id", "span", "start"]),
-            models.Index(name="usage_of_an_account", fields=["account", "span", "start"]),
+            index("usage_of_a_project", "project_id", "span", "start"),
+            index("usage_of_an_account", "account", "span", "start"),
         )
 
     def __str__(self) -> str:
@@ -159,7 +156,7 @@ class EndpointSample(models.Model):
 
     class Meta:
         # For what is to be merged or deleted.
-        indexes = (models.Index(fields=["seconds", "at"], name="samples_by_age"),)
+        indexes = (index("samples_by_age", "seconds", "at"),)
 
     def __str__(self) -> str:
         return f"{self.endpoint_id} at {self.at}"

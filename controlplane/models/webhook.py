@@ -11,6 +11,7 @@ from controlplane.models.account import Account
 from controlplane.models.event import Event
 from controlplane.models.names import new_webhook_id
 from controlplane.models.project import Project
+from controlplane.models.rules import index, one_of
 
 # Stands for all types of events.
 ALL_EVENTS = "*"
@@ -115,20 +116,13 @@ class WebhookDelivery(models.Model):
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
-        constraints = (
-            models.CheckConstraint(
-                name="delivery_status_is_known",
-                condition=models.Q(status__in=DeliveryStatus.values),
-            ),
-        )
+        constraints = (one_of("delivery_status_is_known", "status", *DeliveryStatus.values),)
         indexes = (
-            models.Index(name="deliveries_of_a_webhook", fields=["webhook", "-id"]),
-            models.Index(
-                name="pending_deliveries",
-                fields=["webhook", "-asked_for", "id"],
-                condition=models.Q(status=DeliveryStatus.PENDING),
+            index("deliveries_of_a_webhook", "webhook", "-id"),
+            index(
+                "pending_deliveries", "webhook", "-asked_for", "id", status=DeliveryStatus.PENDING
             ),
-            models.Index(name="ended_deliveries", fields=["ended_at"]),
+            index("ended_deliveries", "ended_at"),
         )
 
     def __str__(self) -> str:
