@@ -53,13 +53,14 @@ class NothingStored(Exception):
 
 
 @contextmanager
-def fetched_branch(store: Store, folder: str, place: Path) -> Iterator[Fetched]:
+def fetched_branch(store: Store, folder: str, place: Path, number: int = 0) -> Iterator[Fetched]:
     """Bring the newest state of the branch with this folder in the store into the directory
-    `place`. It is removed at the end; what a killed process has left there is removed first. Raises
+    `place`, which is removed first, if a killed process has left it, and at the end. If its list
+    has a lower number than `number`, which the host's sign names, that is a shortfall. Raises
     NothingStored, StoreFails, Damaged, WrongKey, OSError."""
     remove_tree(place)
     try:
-        yield _fetch(store, folder, read_list(store, folder) or BranchList(""), place)
+        yield _fetch(store, folder, read_list(store, folder) or BranchList(""), place, number)
     finally:
         remove_tree(place)
 
@@ -77,9 +78,11 @@ def create_branch(
     create_from_history(branch_id, lambda: moment, holding=nullcontext, on_recovered=on_recovered)
 
 
-def _fetch(store: Store, folder: str, branch: BranchList, place: Path) -> Fetched:
+def _fetch(store: Store, folder: str, branch: BranchList, place: Path, number: int) -> Fetched:
     newest, shortfall = branch.newest, ""
-    if branch.chains and branch.chains[-1].copied_at is None:
+    if branch.number < number:
+        shortfall = "the store does not give the last list of its copies"
+    elif branch.chains and branch.chains[-1].copied_at is None:
         shortfall = "its newest data had not been copied completely"
     if isinstance(newest, StoredData):
         write_tree(_progressing(store.get(newest.name)), place / "data")

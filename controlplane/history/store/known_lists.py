@@ -18,6 +18,7 @@ from controlplane.history.store.layout import (
     StoredChain,
     branch_folder,
     host_folder,
+    list_name,
     read_list,
     write_list,
 )
@@ -37,7 +38,8 @@ class Copies:
         self.templates: dict[str, str] = {}
         self._lists: dict[str, BranchList] = {}
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._written: dict[str, str] = {}  # the last list of each branch, by its name
+        # The number of each branch's last list that was read or written.
+        self.numbers: dict[str, int] = {}
         # Chains of which this process has checked that the store's log is that of the disk.
         self.checked: set[str] = set()
         # Bases that are being stored. No list names them yet, and `prune` spares them.
@@ -53,10 +55,12 @@ class Copies:
         with self._locks[branch_id]:
             branch = self._lists.get(branch_id)
             if branch is None:
-                found = read_list(self.store, self.folder(branch_id)) or BranchList(branch_id)
-                if self._written.get(branch_id, "") > max(found.names, default=""):
+                folder, known = self.folder(branch_id), self.numbers.get(branch_id, 0)
+                found = read_list(self.store, folder) or BranchList(branch_id)
+                if known and list_name(folder, known) > max(found.names, default=""):
                     raise StoreFails("the store does not list what was written there last")
                 branch = self._lists[branch_id] = found
+                self.numbers[branch_id] = max(known, found.number)
             try:
                 yield branch
             except BaseException:
@@ -67,12 +71,12 @@ class Copies:
     def write(self, branch: BranchList) -> None:
         """Store the list. The caller holds it. Raises StoreFails."""
         write_list(self.store, self.folder(branch.branch_id), branch)
-        (self._written[branch.branch_id],) = branch.names
+        self.numbers[branch.branch_id] = branch.number
 
     def forget(self, branch_id: str) -> None:
         """Forget the list of a branch whose objects were deleted. The caller holds it."""
         self._lists[branch_id] = BranchList(branch_id)
-        self._written.pop(branch_id, None)
+        self.numbers.pop(branch_id, None)
 
 
 def stored_chain(branch: BranchList, chain: Chain) -> StoredChain | None:

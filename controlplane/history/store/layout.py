@@ -163,10 +163,15 @@ def write_list(store: Store, folder: str, branch: BranchList) -> None:
     """Store the list, with the next number, and delete the earlier ones. Raises StoreFails."""
     # At least the time: a store that once listed nothing may still have earlier lists.
     branch.number = max(branch.number + 1, int(clock.now().timestamp()))
-    name = f"{folder}/lists/{branch.number:012}-{random_name()}"
+    name = f"{list_name(folder, branch.number)}-{random_name()}"
     store.put(name, branch.as_json())
     earlier, branch.names = branch.names, [name]
     store.delete(earlier)
+
+
+def list_name(folder: str, number: int) -> str:
+    """How the name of the branch's list with this number begins."""
+    return f"{folder}/lists/{number:012}"
 
 
 def piece_name(folder: str, chain: StoredChain, start: int, end: int) -> str:

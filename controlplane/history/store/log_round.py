@@ -47,9 +47,7 @@ def copy_logs_to_store(copier: Copier) -> None:
     copies, working = copier.copies, compute.working_branches()
     uncopied = {one for one in uncopied_branches.copy() if branch_dir(one).exists()}
     behind = {*copier.data_behind, *state.behind, *uncopied}
-    given = copier.attempt(
-        "sign", lambda: store_sign(copies.store, copies.host, _sign, _seen, behind, working)
-    )
+    given = copier.attempt("sign", lambda: store_sign(copies, _sign, _seen, behind, working))
     _sign = given or _sign
 
 

@@ -29,7 +29,7 @@ from controlplane.history.store.layout import branch_folder, host_folder
 from controlplane.history.store.objects import Store, StoreFails
 from controlplane.history.store.packing import Damaged, WrongKey
 from controlplane.history.store.received_logs import add_received_log
-from controlplane.history.store.signs import last_sign
+from controlplane.history.store.signs import Sign, last_sign
 from controlplane.history.store_status import StoreUnusable
 from controlplane.models import Branch, Host, Project
 from controlplane.operations.locks import apart
@@ -75,16 +75,18 @@ def _restore(store: Store, branch: Branch) -> FromStore:
 def _restore_copy(store: Store, host: str, branch_id: str) -> FromStore:
     """Restore the branch as the host with this folder has copied it."""
     place = Path(settings.STATE_DIR) / f"{SCRATCH}-{branch_id}"
+    sign = last_sign(store, host)
+    number = sign.lists.get(branch_id, 0) if sign else 0
     with ExitStack() as held:
         with step("fetching"):
-            found = fetched_branch(store, branch_folder(host, branch_id), place)
+            found = fetched_branch(store, branch_folder(host, branch_id), place, number)
             fetched = held.enter_context(found)
         branch = Branch.objects.select_related("project__host").get(id=branch_id)
         fetched, is_complete = add_received_log(branch, branch.project.host, fetched, place)
         last_commit = _LastCommit()
         create_branch(branch_id, fetched, last_commit.read)
     return FromStore(
-        _complete_until(store, host, branch_id, fetched, last_commit.at),
+        _complete_until(sign, branch_id, fetched, last_commit.at),
         log_end=fetched.moment.stop if fetched.moment else None,
         chain=fetched.moment.chain.number if fetched.moment and not fetched.shortfall else None,
         shortfall=fetched.shortfall,
@@ -94,13 +96,10 @@ def _restore_copy(store: Store, host: str, branch_id: str) -> FromStore:
 
 
 def _complete_until(
-    store: Store, host: str, branch_id: str, fetched: Fetched, last_commit: datetime | None
+    sign: Sign | None, branch_id: str, fetched: Fetched, last_commit: datetime | None
 ) -> datetime:
     """Until when all commits are in what was fetched. A compute that wrote nothing was looked at
     later than it was copied, which the host's last sign says."""
-    sign = None
-    with suppress(Damaged, WrongKey, ValueError):  # without it, less is known to be complete
-        sign = last_sign(store, host)
     looked_at = sign.running.get(branch_id) if sign and not fetched.shortfall else None
     return max(filter(None, (fetched.at, looked_at, last_commit)))
 

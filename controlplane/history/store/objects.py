@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -32,6 +33,9 @@ BOUNDS = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(seconds
 # Bytes of each part of a large object, how many are sent at once, and how large an object is that
 # is sent as a whole.
 PART_BYTES, MAX_PARALLEL, MIN_MULTIPART_BYTES = 8 << 20, 2, 17 << 20
+# How many objects a folder may have: the log of a busy host for years, and lists, signs or keys. A
+# store may list any number, and pages without an end.
+MAX_OBJECTS, MAX_NEWEST = 2_000_000, 1000
 # How often the newest object of a folder is looked for.
 MAX_ATTEMPTS = 5
 # Bytes that are read at once, and between two waits for the bandwidth.
@@ -151,7 +155,7 @@ class Store:
     def _former_keys(self) -> dict[str, list[str]]:
         """The kept keys, by the object that holds them."""
         found = {}
-        for name in self.names(f"keys/{settings.REGION}"):
+        for name in self.names(f"keys/{settings.REGION}", MAX_NEWEST):
             # Written with a key that is not known here or without one, or deleted meanwhile.
             with suppress(WrongKey, Damaged):
                 found[name] = json.loads(b"".join(self._get(name)))
@@ -188,7 +192,7 @@ class Store:
         errors: list[Damaged | WrongKey] = []
         for _ in range(MAX_ATTEMPTS):
             errors.clear()
-            names, found = list(self.names(folder)), None
+            names, found = list(self.names(folder, MAX_NEWEST)), None
             for name in reversed(names):
                 try:
                     content = b"".join(self.get(name))
@@ -206,11 +210,15 @@ class Store:
             raise errors[0]
         return None
 
-    def names(self, prefix: str) -> dict[str, int]:
-        """The names of all objects below the prefix, a folder, in their order, with their sizes."""
+    def names(self, prefix: str, most: int = MAX_OBJECTS) -> dict[str, int]:
+        """The names of all objects below the prefix, a folder, in their order, with their sizes.
+        Raises StoreFails if there are more than `most`."""
         with _translate_errors(prefix):
-            found = [one for part in obstore.list(self._objects, prefix) for one in part]
-        return dict(sorted((str(one["path"]), int(one["size"])) for one in found))
+            listed = (one for part in obstore.list(self._objects, prefix) for one in part)
+            found = [(str(one["path"]), int(one["size"])) for one in islice(listed, most + 1)]
+        if len(found) > most:
+            raise StoreFails(f"{prefix}: it lists more than {most:,} objects")
+        return dict(sorted(found))
 
     def folders(self, prefix: str) -> list[str]:
         """The names of the folders directly below the folder `prefix`."""

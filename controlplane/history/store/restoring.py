@@ -8,7 +8,6 @@ catalog is the truth: the first start brings the rows to it, as it does with wha
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -98,10 +97,8 @@ def restore_from_store(
         named = host is not None
         folder, manifest = read_rows(store, chain([first], copies), scratch / "rows", say, named)
         check_fits(manifest, has_data=True)
-        sign = None
-        with suppress(Damaged, WrongKey, ValueError):  # it only says what may be lost
-            sign = last_sign(store, folder)
-        restored = Restored(manifest.rows_at, sign or Sign(manifest.rows_at))
+        sign = last_sign(store, folder) or Sign(manifest.rows_at)
+        restored = Restored(manifest.rows_at, sign)
         if with_rows:
             with metadata_for_restore(mark=mark):
                 load(scratch / "rows" / METADATA_DUMP)
@@ -206,7 +203,8 @@ def _restore_branches(
     for number, branch_id in enumerate(ready_branches(), start=1):
         try:
             place = scratch / "branch"
-            with fetched_branch(store, branch_folder(folder, branch_id), place) as fetched:
+            listed = restored.sign.lists.get(branch_id, 0)
+            with fetched_branch(store, branch_folder(folder, branch_id), place, listed) as fetched:
                 create_branch(branch_id, fetched)
         except BRANCH_ERRORS as error:
             why = "its copy is damaged" if isinstance(error, WrongKey) else str(error)

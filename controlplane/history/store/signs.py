@@ -7,14 +7,17 @@ the store lacked some of it.
 """
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from controlplane import clock
 from controlplane.history.local.pulling import flushed_logs
+from controlplane.history.store.known_lists import Copies
 from controlplane.history.store.objects import Store, random_name
+from controlplane.history.store.packing import Damaged, WrongKey
 
 # The time between two signs while computes run.
 SIGN_INTERVAL = timedelta(seconds=10)
@@ -30,6 +33,9 @@ class Sign:
     # For each branch that runs, or of which the store lacks something, the time until which all
     # that was committed is in the store; None if that is not known.
     running: Mapping[str, datetime | None] = field(default_factory=dict)
+    # The number of each branch's last list. Whoever can write to the store could put an earlier
+    # one back.
+    lists: Mapping[str, int] = field(default_factory=dict)
 
     def lost_since(self, branch_id: str, copied_at: datetime) -> datetime | None:
         """Return the time since which commits of the branch may be lost, if it was copied until
@@ -43,8 +49,7 @@ _SIGN = TypeAdapter(Sign)
 
 
 def store_sign(
-    store: Store,
-    host: str,
+    copies: Copies,
     last: Sign | None,
     seen: Mapping[str, int],
     behind: Collection[str] = (),
@@ -53,7 +58,7 @@ def store_sign(
     """Store a sign if one is due, and delete the earlier ones. `seen` has the position until which
     each branch's log is in the store. Of the branches that are `behind`, the store lacks log or
     data; on those that are `working`, computes run. Returns the last sign. Raises StoreFails."""
-    now = clock.now()
+    now, store = clock.now(), copies.store
     if last and now - last.at < SIGN_INTERVAL:
         return last
     looks = {
@@ -66,16 +71,18 @@ def store_sign(
     for branch_id, flushed in looks.items():
         running[branch_id] = flushed.at if seen.get(branch_id) == flushed.lsn else None
     running |= dict.fromkeys(behind)
-    folder = f"{host}/signs"
+    folder = f"{copies.host}/signs"
     name = f"{folder}/{now:%Y%m%dT%H%M%S.%fZ}-{random_name()}"
-    sign = Sign(now, running)
+    sign = Sign(now, running, copies.numbers.copy())
     store.put(name, _SIGN.dump_json(sign))
     store.delete(one for one in store.names(folder) if one != name)
     return sign
 
 
 def last_sign(store: Store, host: str) -> Sign | None:
-    """The last sign of the host with this folder; None if it gave none. Raises StoreFails, Damaged,
-    WrongKey."""
-    newest = store.newest(f"{host}/signs")
-    return _SIGN.validate_json(newest[1]) if newest else None
+    """The last sign of the host with this folder; None if there is none that can be read: it only
+    says what may be lost. Raises StoreFails."""
+    with suppress(Damaged, WrongKey, ValidationError):
+        newest = store.newest(f"{host}/signs")
+        return _SIGN.validate_json(newest[1]) if newest else None
+    return None

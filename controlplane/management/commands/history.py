@@ -76,7 +76,7 @@ class Command(ServiceCommand):
         sign = last_sign(store, folder)
         self.stdout.write(
             f"region {region}, host {host}: {size_text(sum(sizes.values()))}, "
-            f"last sign {_text(sign.at if sign else None)}, "
+            f"last sign {_text(sign.at) if sign else 'unknown'}, "
             f"rows of {_rows_at(name for name in sizes if '/metadata/' in name)}"
         )
         for branch_id in store.folders(f"{folder}/branches"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from controlplane.backup.restoring import RestoreRefused, restore, restore_host
 from controlplane.compute.host.space import NotEnoughSpace
@@ -81,11 +81,7 @@ class Command(ServiceCommand):
                 f"{place} has the branches of {settings.HOST_NAME} as of {at}, and serves this "
                 f"host now. Start it with: PERCH_REGION={settings.REGION} up --state-dir {place}"
             )
-        self._name_missing(manifest.not_copied)
-
-    def _name_missing(self, branches: Mapping[str, str]) -> None:
-        for branch_id, reason in branches.items():
-            self.stderr.write(f"The branch {branch_id} has no data: {reason}")
+        _refuse_success(manifest.not_copied)
 
     def _restore_from_store(self, host: str | None, *, with_rows: bool) -> None:
         store = configured_store()
@@ -124,4 +120,11 @@ class Command(ServiceCommand):
                 f"{(last - since).total_seconds():.1f} s are lost, and what came after the host's "
                 "last write"
             )
-        self._name_missing(restored.missing)
+        _refuse_success(restored.missing)
+
+
+def _refuse_success(missing: Mapping[str, str]) -> None:
+    """Name the branches without data. The rest is restored."""
+    if missing:
+        lines = [f"The branch {name} has no data: {reason}" for name, reason in missing.items()]
+        raise CommandError("\n".join(lines), returncode=backup.INCOMPLETE)

@@ -1,6 +1,7 @@
 """What a store has that nobody with the key has written, or that was damaged there, costs what is
 in the damaged object, and not the restore of all others."""
 
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -12,15 +13,22 @@ import pytest
 from controlplane import clock
 from controlplane.backup.manifest import Manifest, write_manifest
 from controlplane.backup.restoring import RestoreRefused
+from controlplane.compute.host.tree import open_directory
 from controlplane.history.store import restoring, row_copies
-from controlplane.history.store.fetching import Fetched
+from controlplane.history.store.fetching import Fetched, fetched_branch
 from controlplane.history.store.known_lists import Copies
-from controlplane.history.store.layout import BranchList, pieces_in, read_list, write_list
+from controlplane.history.store.layout import (
+    BranchList,
+    StoredData,
+    pieces_in,
+    read_list,
+    write_list,
+)
 from controlplane.history.store.lost_branches import _complete_until
-from controlplane.history.store.objects import Bandwidth, Store
+from controlplane.history.store.objects import Bandwidth, Store, StoreFails
 from controlplane.history.store.packing import Damaged, Keyring, WrongKey
 from controlplane.history.store.restoring import Restored, newest_rows, read_rows
-from controlplane.history.store.signs import Sign
+from controlplane.history.store.signs import Sign, last_sign, store_sign
 from controlplane.history.store.trees import tree_stream
 from tests.support.object_store import file_store
 
@@ -121,7 +129,7 @@ def test_a_damaged_branch_keeps_no_other_from_being_restored(
     at = clock.now()
 
     @contextmanager
-    def fetched_branch(_: Store, folder: str, place: Path) -> Iterator[Fetched]:
+    def fetched_branch(_: Store, folder: str, place: Path, number: int) -> Iterator[Fetched]:
         if folder.endswith("br-bad"):
             raise error("set another key")
         yield Fetched(at)
@@ -219,4 +227,42 @@ def test_a_sign_that_cannot_be_read_keeps_no_branch_from_being_restored(
 ) -> None:
     add_junk(tmp_path, f"{FOLDER}/signs/99991231T235959.000000Z-00")
     at = clock.now()
-    assert _complete_until(store, FOLDER, "br-good", Fetched(at), None) == at
+    assert last_sign(store, FOLDER) is None
+    assert _complete_until(None, "br-good", Fetched(at), None) == at
+
+
+def test_an_earlier_list_that_is_put_back_is_not_complete(store: Store, tmp_path: Path) -> None:
+    copies, at = Copies(store, region="local", host="host"), clock.now()
+    with copies.holding("br-good") as branch:
+        branch.data = StoredData("data", at)
+        copies.write(branch)
+        (earlier,) = branch.names
+        (tmp_path / "kept").write_bytes((tmp_path / "store" / earlier).read_bytes())
+        copies.write(branch)
+        store.delete(branch.names)
+    (tmp_path / "store" / earlier).write_bytes((tmp_path / "kept").read_bytes())
+    store_sign(copies, None, {}, ["br-good"])
+    sign, data = last_sign(store, FOLDER), tmp_path / "data"
+    assert sign is not None
+    data.mkdir()
+    with open_directory(data) as directory:
+        store.put("data", tree_stream(directory))
+    folder, place = copies.folder("br-good"), tmp_path / "place"
+    with fetched_branch(store, folder, place, sign.lists["br-good"]) as fetched:
+        assert fetched.shortfall == "the store does not give the last list of its copies"
+    with fetched_branch(store, folder, place, sign.lists["br-good"] - 1) as fetched:
+        assert not fetched.shortfall
+    # The same process does not go on with it either.
+    with pytest.raises(ZeroDivisionError), copies.holding("br-good"):
+        raise ZeroDivisionError
+    with pytest.raises(StoreFails, match="was written there last"), copies.holding("br-good"):
+        pass
+
+
+def test_a_store_that_lists_without_an_end_fails(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = ([{"path": f"{LISTED}/{number}", "size": 1}] for number in itertools.count())
+    monkeypatch.setattr("obstore.list", lambda *_: parts)
+    with pytest.raises(StoreFails, match="it lists more than 1,000 objects"):
+        store.newest(LISTED)

@@ -85,7 +85,7 @@ def test_the_log_of_a_history_that_has_ended_does_not_hide_that_the_data_is_behi
     base_round._copy_without_history(copier)
     log_round._copy(copier, {branch.id: branch.project_id}, branch.id)
     assert set(used.behind) == {branch.id}
-    sign = store_sign(store, copier.copies.host, None, {}, copier.data_behind)
+    sign = store_sign(copier.copies, None, {}, copier.data_behind)
     assert sign is not None
     assert sign.lost_since(branch.id, sign.at) == sign.at
 

@@ -73,7 +73,7 @@ def test_the_chain_in_the_copy_of_an_earlier_host_is_another_one(
 
 def shortfall(*chains: StoredChain, store: Store, data: StoredData | None = None) -> str:
     branch = BranchList("br-a", chains=[*chains], data=data)
-    return fetching._fetch(store, "br-a", branch, Path("nowhere")).shortfall
+    return fetching._fetch(store, "br-a", branch, Path("nowhere"), 0).shortfall
 
 
 def test_what_was_fetched_falls_short_if_its_chain_had_ended(
