@@ -141,17 +141,20 @@ def _is_removed(directory: Path | str, *, dir_fd: int | None = None) -> bool:
 
 
 @contextmanager
-def lock_branches(*branch_ids: str, timeout: float = 60.0) -> Iterator[None]:
+def lock_branches(
+    *branch_ids: str, timeout: float = 60.0, directory: Path | None = None
+) -> Iterator[None]:
     """Hold the branches' locks against every other thread and process on this host.
 
     The kernel releases a lock when its holder dies. So a lock never outlives its work, and work
     that was wrongly taken for dead is not done twice at once. `timeout` is in seconds. If a branch
-    has no directory at the end, its lock file is removed.
+    has no directory at the end, its lock file is removed. The files are in `directory`, by default
+    that of the state directory.
 
     Raises LockTimeout, patience.OutOfPatience.
     """
     deadline = time.monotonic() + timeout
-    directory = settings.STATE_DIR / "locks"
+    directory = directory or settings.STATE_DIR / "locks"
     directory.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as stack:
         for branch_id in sorted(set(branch_ids)):

@@ -3,7 +3,8 @@ in the place of the old data.
 
 The old data is only read. What pg_upgrade works on is a copy of it in the branch's staging
 directory. pg_upgrade needs an account with a name, which branches' accounts do not have: all of
-this host share `perch-upgrade`, one after the other, and its processes are killed before the next.
+this host, of every Perch there, share `perch-upgrade`, one after the other, and its processes are
+killed before the next.
 The complete new data waits beside the branch until the operation that made it switches all branches
 of the project.
 
@@ -15,14 +16,15 @@ its catalogs are not those of a fresh cluster (`own_catalogs`), the upgrade fail
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from controlplane import durable
 from controlplane.compute.catalog.own_catalogs import changed_rows, own_rows
 from controlplane.compute.data import branch_data
 from controlplane.compute.data.branch_data import NoSuchBranchData, branch_dir, data_dir
-from controlplane.compute.host.accounts import Account, upgrade_account
+from controlplane.compute.host import account_numbers
+from controlplane.compute.host.accounts import Account, shared_account, upgrade_account
 from controlplane.compute.host.binaries import major_of
 from controlplane.compute.host.cloning import clone_tree
 from controlplane.compute.host.filesystem import (
@@ -172,6 +174,14 @@ def _upgrade(branch_id: str, account: Account, *, before: int, to: int) -> None:
         path.unlink()
 
 
+def _locked_account(timeout: float) -> AbstractContextManager[None]:
+    """Hold the lock on pg_upgrade's account. Unless all computes share an account, another Perch of
+    this host has the same one, and its upgrade would be killed. Raises LockTimeout."""
+    is_common = shared_account() is None and os.access(account_numbers.CLAIMS, os.W_OK)
+    directory = account_numbers.CLAIMS if is_common else None
+    return lock_branches("upgrade", timeout=timeout, directory=directory)
+
+
 @contextmanager
 def _upgrade_lock(branch_id: str) -> Iterator[None]:
     """Wait for this host's other upgrades, since all use one account, and end what is left of the
@@ -179,7 +189,7 @@ def _upgrade_lock(branch_id: str) -> Iterator[None]:
     with ExitStack() as held:
         while True:
             with suppress(LockTimeout):
-                held.enter_context(lock_branches("upgrade", timeout=CANCEL_CHECK_INTERVAL))
+                held.enter_context(_locked_account(CANCEL_CHECK_INTERVAL))
                 break
             check_cancelled()
             report_progress()
@@ -205,7 +215,7 @@ def _running_postgres(branch_id: str, account: Account) -> Iterator[Path]:
 def _end_earlier(branch_id: str) -> None:
     """End what a dead attempt has left running, unless another upgrade holds the account: that has
     ended it."""
-    with suppress(LockTimeout), lock_branches("upgrade", timeout=0):
+    with suppress(LockTimeout), _locked_account(0):
         _end_processes(branch_id)
     end_workshop(branch_id)
 

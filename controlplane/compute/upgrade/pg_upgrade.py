@@ -9,6 +9,7 @@ import glob
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -113,7 +114,8 @@ def run_pg_upgrade(branch_id: str, account: Account, *, before: int, to: int) ->
         if not in_time:
             raise UpgradeFailed("pg_upgrade made no progress, or took too long")
         if process.returncode < 0:
-            raise UpgradeFailed("pg_upgrade was killed")
+            by = signal.Signals(-process.returncode).name
+            raise UpgradeFailed(f"pg_upgrade was ended by {by}")
         if process.returncode:
             raise UpgradeRefused(f"pg_upgrade refuses it: {_output(output, data_dir(workshop))}")
 

@@ -7,6 +7,7 @@ The computes here are started in this process, without the service.
 import fcntl
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,13 +28,20 @@ from controlplane.compute.host.account_numbers import (
     processes_by_number,
     recorded_directory,
 )
-from controlplane.compute.host.accounts import Account, AccountUnusable, account_of, running_as
+from controlplane.compute.host.accounts import (
+    Account,
+    AccountUnusable,
+    account_of,
+    running_as,
+    upgrade_account,
+)
 from controlplane.compute.host.filesystem import lock_branches
 from controlplane.compute.processes import account_processes, limits
 from controlplane.compute.processes.account_processes import end_stray_accounts
 from controlplane.compute.processes.limits import CGROUPS, max_processes
 from controlplane.compute.processes.session import session, socket_dir
 from controlplane.compute.settings.configuration import ComputeSpec
+from controlplane.compute.upgrade import major_upgrade
 from tests.controlplane.compute.test_limits import group_of
 from tests.selection import first_of
 from tests.support.own_compute import own_branch, postmaster_of
@@ -206,6 +214,27 @@ class TestRounds:
         with process_of(gone):
             end_stray_accounts()
             assert gone.uid not in processes_by_number()
+
+
+def test_an_upgrade_by_another_perch_of_this_host_is_not_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """pg_upgrade has the same account in both."""
+    monkeypatch.setattr(account_numbers, "CLAIMS", tmp_path)
+
+    def turn_to(name: str) -> None:
+        (tmp_path / name).mkdir(exist_ok=True)
+        monkeypatch.setattr(settings, "STATE_DIR", tmp_path / name)
+
+    turn_to("one")
+    with major_upgrade._upgrade_lock(BRANCH), process_of(upgrade_account()) as process:
+        turn_to("another")
+        major_upgrade._end_earlier(BRANCH)
+        assert process.is_running()
+        assert process.status() != psutil.STATUS_ZOMBIE
+    with process_of(upgrade_account()) as left:
+        major_upgrade._end_earlier(BRANCH)
+        assert left.wait(30) == -signal.SIGKILL
 
 
 class TestAccountNumbers:
