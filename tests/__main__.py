@@ -17,9 +17,11 @@ import itertools
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,8 +48,10 @@ AT_ONCE = {"fast": CORES, "default": 2, "thorough": 1}
 LONGEST_FIRST = ("controlplane", "browser", "console", "clients", "proxy", "connections")
 # The most seconds that a whole tier may take on two idle cores. The thorough tier has no limit.
 BOUNDS = {"fast": 60, "default": 600}
-# Seconds after which a test counts as hung, and fails: far longer than any takes on a busy machine.
-HANGS_AFTER = 1800
+# Seconds after which a test counts as hung, and fails, and those after which a suite is ended: far
+# longer than any takes on a busy machine. What hung is not run again.
+HANGS_AFTER = {"fast": 600, "default": 600, "thorough": 1800}
+ENDED_AFTER = {"fast": 3600, "default": 3600, "thorough": 36_000}
 # With this variable every process that a test starts would compile all modules again.
 NO_COMPILED = "PYTHONDONTWRITEBYTECODE"
 # A filesystem in memory, and the bytes of it that a run may need.
@@ -136,7 +140,8 @@ def run(suite: Path, tier: str, options: Sequence[str], services: Path | None = 
         command = [
             *(sys.executable, "-m", "pytest", "-p", "tests.outcomes", f"--outcomes={written}"),
             *("-o", f"cache_dir={ROOT}/.pytest_cache/{suite.name}", "--durations=8", "-q"),
-            *(f"--tier={tier}", "--reruns=1", f"--timeout={HANGS_AFTER}", str(suite), *options),
+            *(f"--tier={tier}", "--reruns=1", f"--timeout={HANGS_AFTER[tier]}"),
+            *("--rerun-except=from pytest-timeout", str(suite), *options),
         ]
         output = None
         if AT_ONCE[tier] > 1:
@@ -153,8 +158,11 @@ def run(suite: Path, tier: str, options: Sequence[str], services: Path | None = 
             stdin=subprocess.DEVNULL,
             stdout=output,
         )
+        end = threading.Timer(ENDED_AFTER[tier], process.send_signal, [signal.SIGINT])
+        end.start()
         # With the processor time of all descendants that were waited for.
         _, status, used = os.wait4(process.pid, 0)
+        end.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
         outcomes = Outcomes.read(written)
         if output:

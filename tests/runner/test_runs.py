@@ -13,6 +13,7 @@ from tests import __main__ as runner
 from tests.outcomes import Outcomes
 from tests.selection import first_of
 from tests.support.stack import held, remove_abandoned
+from tests.support.waiting import load
 
 TESTS = """
 from pathlib import Path
@@ -160,6 +161,21 @@ def test_an_interrupted_run_is_not_a_success(suite: Path, broken: str) -> None:
     (suite / "test_broken.py").write_text(broken)
     ended = runner.run(suite, "default", [])
     assert ended.outcomes.failures or not ended.complete
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bound", first_of(["HANGS_AFTER", "ENDED_AFTER"]))
+def test_what_hangs_is_named(suite: Path, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, bound, {"default": 5})
+    (suite / "test_them.py").write_text("import time\n\n\ndef test_it():\n    time.sleep(600)\n")
+    began = time.monotonic()
+    ended = runner.run(suite, "default", [])
+    assert time.monotonic() - began < 60 * load()
+    assert not ended.outcomes.flaky
+    if bound == "HANGS_AFTER":
+        assert [name.partition("::")[2] for name in ended.outcomes.failures] == ["test_it"]
+    else:
+        assert not ended.complete
 
 
 def test_all_values_but_the_first_are_thorough() -> None:
