@@ -14,6 +14,7 @@ import os
 import shutil
 import ssl
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,7 @@ from tests.benchmarks.start import report, time_bare, time_process
 from tests.support.certificates import certificate
 from tests.support.processes import held_still
 from tests.support.project import Project
-from tests.support.stack import Stack, free_port, new_state_dir, running_stack
+from tests.support.stack import Stack, new_state_dir, running_stack
 
 ROUNDS = 50
 TOGETHER = 20
@@ -91,8 +92,9 @@ def measure_together(stack: Stack, projects: list[Project]) -> None:
 
 @dataclass(frozen=True)
 class Limit:
-    """A bare Postgres that a client reaches with TLS and a password, without Perch. It runs on a
-    copy of an idle endpoint's data: in Perch's computes, a role's password is a placeholder."""
+    """A bare Postgres that a client reaches with a password, without Perch; a handshake of TLS is
+    added. It runs on a copy of an idle endpoint's data: in Perch's computes, a role's password is a
+    placeholder. The client uses a Unix socket, as the accounts of computes cannot answer by TCP."""
 
     stack: Stack
     endpoint: dict[str, str]
@@ -103,16 +105,16 @@ class Limit:
     @classmethod
     def of(cls, stack: Stack, project: Project) -> "Limit":
         original = stack.data_dir(project.branch_id)
-        place = stack.state_dir / f"limit-{project.endpoint_id}"
-        place.mkdir(mode=0o711)
+        place = Path(tempfile.mkdtemp(dir=stack.state_dir))
+        place.chmod(0o711)
         data = shutil.copytree(original, place / "data", symlinks=True)
         hba = place / "hba.conf"
-        hba.write_text("host all visitor 127.0.0.1/32 scram-sha-256\n")
+        hba.write_text("local all visitor scram-sha-256\n")
         owner = original.stat()
         for path in (data, *data.rglob("*"), hba):
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
-        options = {"listen_addresses": "127.0.0.1", "port": free_port(), "hba_file": hba}
-        made = cls(stack, project.endpoint(), data, options, certificate(place, "localhost"))
+        certified = certificate(place, "localhost")
+        made = cls(stack, project.endpoint(), data, {"hba_file": hba}, certified)
         with held_still(stack, "worker"):
             time_process(stack, made.endpoint, data, made.has_role)
         return made
@@ -137,8 +139,10 @@ class Limit:
         pid_file = self.data / "postmaster.pid"
         if not pid_file.exists() or "ready" not in pid_file.read_text():
             return False
-        port = self.options["port"]
-        time_wake(f"postgresql://visitor:visitor@localhost:{port}/neondb?sslmode=disable")
+        sockets = f"{self.stack.state_dir}/sockets/{self.endpoint['id']}"
+        named = {"user": "visitor", "password": "visitor", "dbname": "neondb"}
+        with psycopg.connect(host=sockets, **named) as connection:
+            connection.execute("SELECT 1").fetchone()
         return True
 
 
