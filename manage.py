@@ -58,6 +58,10 @@ def main() -> None:
     take_place(arguments)
     try:
         Commands(sys.argv).execute()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of the output has ended, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except OperationalError as error:
         if "--traceback" in arguments:
             raise

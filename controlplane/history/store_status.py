@@ -51,8 +51,9 @@ class StoreState:
         now, found = clock.now(), []
         if self.behind_since and now - self.behind_since > BEHIND_AFTER:
             seconds = (now - self.behind_since).total_seconds()
-            words = f"the copy of the history in the store is {seconds:.0f} s behind for "
-            words += f"{len(self.behind)} branches" + (f": {self.error}" if self.error else "")
+            what = f"{len(self.behind)} branches" if self.behind else "the rows"
+            words = f"the copy of the history in the store is {seconds:.0f} s behind for {what}"
+            words += f": {self.error}" if self.error else ""
             found.append(Problem("history_copy_behind", words))
         last = self.drilled_at or self.began_at
         if self.drill_error:

@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from controlplane.models import Account, Endpoint, Host, Project, Region
 from controlplane.models.host import AWAY_AFTER
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_host, make_project
+from tests.support.stack import ROOT
 
 GB = 1 << 30
 
@@ -45,6 +48,21 @@ def leave(host: Host) -> None:
 @pytest.fixture
 def project(account: Account, host: Host) -> Project:
     return make_project(account, host)
+
+
+def test_a_command_whose_output_nobody_reads_any_more_ends_silently() -> None:
+    begins = f"""
+import os, sys
+reading, writing = os.pipe()
+os.close(reading)
+os.dup2(writing, 1)
+sys.argv = ["manage.py", "--help"]
+sys.path.insert(0, {str(ROOT)!r})
+import manage
+manage.main()
+"""
+    ended = subprocess.run([sys.executable, "-c", begins], capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 def test_hosts_are_listed(host: Host, project: Project) -> None:

@@ -64,7 +64,8 @@ def test_a_copy_that_is_behind_for_long_is_a_problem(used: StoreState) -> None:
     assert "for 1 branches: StoreFails: no answer" in found["detail"]
     used.behind.clear()
     used.rows_behind = clock.now() - LONG_AGO
-    assert "history_copy_behind" in problem_names()
+    (found,) = [one for one in vitals.problems() if one["name"] == "history_copy_behind"]
+    assert "behind for the rows: StoreFails" in found["detail"]
 
 
 @pytest.mark.django_db
