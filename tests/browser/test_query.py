@@ -67,6 +67,16 @@ def test_the_editor_completes_names_and_marks_words(query: Page) -> None:
     expect(page.get_by_role("button", name="Run", exact=True)).to_be_focused()
 
 
+def test_a_long_value_leaves_room_for_other_rows(query: Page) -> None:
+    ask(query, "SELECT n, repeat('long ', 180) FROM generate_series(1, 9) n")
+    row = query.locator(".cells tbody tr").first
+    expect(row).to_be_visible()
+    place = row.bounding_box()
+    assert place
+    assert place["height"] < 160
+    expect_accessible(query)
+
+
 def test_the_editor_is_small_and_loaded_only_there(query: Page, shop: Project) -> None:
     page = query
     scripts = "[...document.scripts].map((one) => one.src)"
