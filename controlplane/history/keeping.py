@@ -1,10 +1,10 @@
 """Keeps the history of this host's branches: copies their log, takes bases, and removes what is
 older than the project's window.
 
-One round looks at the branches whose compute runs, and at those whose compute has stopped since
-their log was last copied. Idle branches cost nothing. A copy never makes a client wait: nothing
-waits for this round, and while a base of a stopped branch is taken its lock is held only where that
-takes some tenths of a second.
+One round looks at the branches whose compute runs, and at those whose compute has stopped, or whose
+endpoint has left them, since their log was last copied. Idle branches cost nothing. A copy never
+makes a client wait: nothing waits for this round, and while a base of a stopped branch is taken its
+lock is held only where that takes some tenths of a second.
 """
 
 import logging
@@ -56,6 +56,7 @@ from controlplane.history.retention import (
     switch_off,
 )
 from controlplane.models import Branch, Endpoint, EndpointState, HistoryChain, Host, Operation
+from controlplane.models.history import LEFT
 from controlplane.operations.disk import must_make_room
 from controlplane.operations.locks import apart
 from controlplane.operations.rounds.looks import look_at_each
@@ -89,10 +90,10 @@ def keep_history(host: Host) -> None:
     global _looked_at_all
     began = time.monotonic()
     looks_at_all = began - _looked_at_all >= FULL_LOOK_INTERVAL
-    stopped = {one.id: one for one in _stopped(host, since=None if looks_at_all else RECENT_AGE)}
+    stopped = _stopped(host, since=None if looks_at_all else RECENT_AGE)
     if looks_at_all:
         _looked_at_all = began
-    looked_at = {**stopped, **{one.id: one for one in _running(host)}}
+    looked_at = {one.id: one for one in (*_left(host), *stopped, *_running(host))}
 
     def look(endpoint_id: str) -> bool:
         endpoint = looked_at[endpoint_id]
@@ -261,6 +262,20 @@ def _outdated_at(one: Chain, all_bases: Sequence[Base]) -> datetime | None:
 def _running(host: Host) -> QuerySet[Endpoint]:
     running = compute.possibly_running()
     return _endpoints(host).filter(id__in=running, current_state=EndpointState.ACTIVE)
+
+
+def _left(host: Host) -> list[Endpoint]:
+    """Stand-ins for the endpoints of branches that have none any more, and had when their log was
+    last copied."""
+    chains = HistoryChain.objects.filter(host=host, updated_at=LEFT)
+    branches = Branch.objects.select_related("project__account").filter(
+        ~Exists(Endpoint.objects.filter(branch=OuterRef("id"), deleted_at=None)),
+        id__in=chains.values("branch"),
+        host=host,
+        deleted_at=None,
+        project__deleted_at=None,
+    )
+    return [Endpoint(id=one.id, branch=one, project=one.project) for one in branches]
 
 
 def _stopped(host: Host, *, since: timedelta | None) -> QuerySet[Endpoint]:

@@ -1,6 +1,8 @@
 """A branch's snapshots, and what is known of its history without asking its host: published by
 the region's worker."""
 
+from datetime import UTC, datetime
+
 from django.db import models
 
 from controlplane import clock
@@ -9,6 +11,9 @@ from controlplane.models.names import new_snapshot_id
 from controlplane.models.project import Project, host_of_project
 from controlplane.models.rules import index, unique
 
+# The `updated_at` of the chains of a branch that its endpoint has left: not all of its log may be
+# copied. A trigger sets it.
+LEFT = datetime.fromtimestamp(0, UTC)
 # The `end_reason` of a chain whose branch got other data.
 REPLACED = "replaced"
 

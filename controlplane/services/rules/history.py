@@ -12,7 +12,7 @@ from controlplane import clock
 from controlplane.compute.host.wal import lsn_text as lsn_text
 from controlplane.compute.host.wal import parse_lsn
 from controlplane.models import Branch, EndpointState, HistoryChain
-from controlplane.models.history import REPLACED
+from controlplane.models.history import LEFT, REPLACED
 from controlplane.models.reading import Reading
 from controlplane.operations.details import CreateBranchDetails
 from controlplane.services.errors import Unprocessable
@@ -76,9 +76,15 @@ class History:
     @property
     def commits_until(self) -> datetime | None:
         """Until when the commits are known: of a running compute, those of the segments of its log
-        that are complete, and all until somebody last asked for a moment."""
-        running = self.branch.endpoints.filter(current_state=EndpointState.ACTIVE, deleted_at=None)
-        return self.chains[-1].last_at if self.chains and running.exists() else self.latest
+        that are complete, and all until somebody last asked for a moment; of a stopped one, all
+        once its log was copied."""
+        endpoint = self.branch.endpoints.filter(deleted_at=None).first()
+        if not self.chains:
+            return None
+        copied_at, stopped_at = self.chains[-1].updated_at, endpoint and endpoint.suspended_at
+        is_running = endpoint is not None and endpoint.current_state == EndpointState.ACTIVE
+        is_known = not is_running and copied_at > (stopped_at or LEFT)
+        return self.latest if is_known else self.chains[-1].last_at
 
     @property
     def copied_at(self) -> datetime | None:

@@ -42,6 +42,22 @@ def test_a_branch_of_a_past_moment(fresh_project: Project, named_by: str) -> Non
     assert project.branch(made["id"])["parent_id"] == project.branch_id
 
 
+@pytest.mark.parametrize("how", first_of(["reassigned", "deleted"]))
+def test_a_branch_that_its_endpoint_leaves_has_all_of_its_history(
+    fresh_project: Project, how: str
+) -> None:
+    project = with_history(fresh_project)
+    before, _ = write(project, "first")
+    if how == "deleted":
+        project.done(project.client.delete(project.endpoint_path()))
+    else:
+        other = project.new_branch_id(name="other")
+        project.done(project.change(branch_id=other))
+    # At no time it says that there were no commits.
+    wait_for(lambda: history(project)["commits_until"] > before, "all commits to be known")
+    assert sum(one["count"] for one in history(project)["commits"])
+
+
 def test_a_branch_of_the_past_has_the_roles_databases_and_passwords_of_then(
     fresh_project: Project,
 ) -> None:
