@@ -42,7 +42,7 @@ class ApiKeyForm(forms.Form):
     read_only = forms.BooleanField(
         label="Read only",
         required=False,
-        help_text="The key can read everything but passwords, and change nothing.",
+        help_text="The key can read all but passwords and the rows of tables, and change nothing.",
     )
     expires_at = forms.DateField(
         label=in_zone("Expires after"),

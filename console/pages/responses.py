@@ -23,8 +23,8 @@ from console.request import ConsoleRequest
 from console.sign_in import sessions
 
 READ_ONLY = (
-    "You are signed in with a read-only API key: it can look at everything, but change nothing, "
-    "and it sees no passwords."
+    "You are signed in with a read-only API key: it can look at all but passwords and the rows of "
+    "tables, and change nothing."
 )
 # The pages whose forms concern the whole account, by the beginning of the names of their URLs.
 ACCOUNT_VIEWS = ("project_create", "project_delete", "api_key_", "webhook_")

@@ -61,8 +61,13 @@ def _how_to_sign_in(console_url: str) -> str:
         return ""
     return (
         f"sign in, once and within 10 minutes: {link}\n"
-        f"           (`{settings.PROGRAM} sign_in_link` prints another link), or "
+        f"           (`{_command('sign_in_link')}` prints another link), or "
     )
+
+
+def _command(name: str) -> str:
+    """How to run the command for this service, in any shell."""
+    return f"{settings.PROGRAM} {name} --state-dir {shlex.quote(str(settings.STATE_DIR))}"
 
 
 def _trust(host: str, ports: Mapping[str, int]) -> str:
@@ -82,7 +87,7 @@ def _pooling() -> str:
         return ""
     return (
         f"\n  Pooling  without prepared statements, which this PgBouncer {version[0]}.{version[1]} "
-        f"does not keep;\n           `{settings.PROGRAM} install_pgbouncer` builds one that does "
+        f"does not keep;\n           `{_command('install_pgbouncer')}` builds one that does "
         "(docs/how-to/pooling.md)"
     )
 

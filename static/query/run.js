@@ -112,7 +112,12 @@
 
   document.addEventListener("DOMContentLoaded", () => nameChosen({ target: form }));
   form.addEventListener("change", ({ target }) => {
-    if (["branch", "database", "role"].includes(target.name)) nameChosen({ target });
+    if (!["branch", "database", "role"].includes(target.name)) return;
+    nameChosen({ target });
+    // What is shown and allowed was chosen for another branch.
+    if (target.name === "branch") form.elements.read_only.checked = true;
+    document.querySelectorAll("#tables > :not(header)").forEach((one) => one.remove());
+    document.getElementById("show-tables").textContent = "Show tables";
   });
 
   // The tree of tables.

@@ -67,6 +67,16 @@ def test_the_editor_completes_names_and_marks_words(query: Page) -> None:
     expect(page.get_by_role("button", name="Run", exact=True)).to_be_focused()
 
 
+def test_another_branch_begins_without_the_tables_and_the_rights_of_the_first(query: Page) -> None:
+    expect(query.locator("[data-table=birds]")).to_be_visible()
+    query.get_by_label("Read only").uncheck()
+    query.get_by_label("Branch", exact=True).select_option(label="dev")
+    expect(query.get_by_label("Read only")).to_be_checked()
+    expect(query.locator("[data-table=birds]")).to_have_count(0)
+    query.get_by_role("button", name="Show tables").click()
+    expect(query.locator("[data-table=birds]")).to_be_visible(timeout=60_000)
+
+
 def test_a_long_value_leaves_room_for_other_rows(query: Page) -> None:
     ask(query, "SELECT n, repeat('long ', 180) FROM generate_series(1, 9) n")
     row = query.locator(".cells tbody tr").first

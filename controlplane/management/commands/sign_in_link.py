@@ -26,7 +26,8 @@ class Command(ServiceCommand):
         except FileNotFoundError as error:
             raise CommandError(
                 f"`{settings.PROGRAM} up`, which makes the account of such links, has never run "
-                "here. If the processes run otherwise, as under systemd, sign in with an API key: "
+                f"with the state directory {settings.STATE_DIR} (--state-dir). If the processes "
+                "run otherwise, as under systemd, sign in with an API key: "
                 f"`{settings.PROGRAM} create_api_key` prints a new one"
             ) from error
         except OSError as error:
