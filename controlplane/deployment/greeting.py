@@ -38,7 +38,7 @@ Perch is up.
 
   Console  {console}
            {_how_to_sign_in(console)}sign in with the API key in {key_file}
-  API      {api}
+  API      {api}, documented at {api}/docs
            In a shell: export PERCH_API={api} PERCH_API_KEY=$(cat {shlex.quote(str(key_file))})
   Postgres {reachable(host)}:{ports["proxy"]}, as the console shows for each endpoint
            {_trust(host, ports)}{_pooling()}{_metrics()}
