@@ -140,8 +140,9 @@ class Limit:
         if not pid_file.exists() or "ready" not in pid_file.read_text():
             return False
         sockets = f"{self.stack.state_dir}/sockets/{self.endpoint['id']}"
-        named = {"user": "visitor", "password": "visitor", "dbname": "neondb"}
-        with psycopg.connect(host=sockets, **named) as connection:
+        with psycopg.connect(
+            host=sockets, user="visitor", password="visitor", dbname="neondb"
+        ) as connection:
             connection.execute("SELECT 1").fetchone()
         return True
 
