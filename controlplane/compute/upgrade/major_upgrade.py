@@ -177,8 +177,10 @@ def _upgrade(branch_id: str, account: Account, *, before: int, to: int) -> None:
 def _locked_account(timeout: float) -> AbstractContextManager[None]:
     """Hold the lock on pg_upgrade's account. Unless all computes share an account, another Perch of
     this host has the same one, and its upgrade would be killed. Raises LockTimeout."""
-    is_common = shared_account() is None and os.access(account_numbers.CLAIMS, os.W_OK)
-    directory = account_numbers.CLAIMS if is_common else None
+    place = account_numbers.CLAIMS
+    # The worker may have an account of its own, which may write there by a capability.
+    is_common = shared_account() is None and os.access(place, os.W_OK, effective_ids=True)
+    directory = place if is_common else None
     return lock_branches("upgrade", timeout=timeout, directory=directory)
 
 

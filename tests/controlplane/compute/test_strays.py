@@ -45,6 +45,7 @@ from controlplane.compute.upgrade import major_upgrade
 from tests.controlplane.compute.test_limits import group_of
 from tests.selection import first_of
 from tests.support.own_compute import own_branch, postmaster_of
+from tests.support.stack import ROOT
 from tests.support.waiting import wait_for
 
 BRANCH, ENDPOINT = "br-stray-heron-123456", "ep-stray-heron-123456"
@@ -235,6 +236,28 @@ def test_an_upgrade_by_another_perch_of_this_host_is_not_ended(
     with process_of(upgrade_account()) as left:
         major_upgrade._end_earlier(BRANCH)
         assert left.wait(30) == -signal.SIGKILL
+
+
+def test_a_worker_under_its_own_account_holds_the_same_lock_on_upgrades(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir(mode=0o700)
+    program = f"""
+import os, pathlib
+os.environ.update(DJANGO_SETTINGS_MODULE="controlplane.settings", PERCH_STATE_DIR={str(tmp_path)!r})
+import django
+django.setup()
+from controlplane.compute.host import account_numbers
+from controlplane.compute.upgrade import major_upgrade
+account_numbers.CLAIMS = pathlib.Path({str(tmp_path / "claims")!r})
+assert os.geteuid() and major_upgrade.shared_account() is None
+with major_upgrade._locked_account(0):
+    print(os.listdir(account_numbers.CLAIMS))
+"""
+    rights = "+setuid,+dac_override,+dac_read_search"
+    named = ["--reuid", "65534", "--clear-groups", "--inh-caps", rights, "--ambient-caps", rights]
+    ended = subprocess.run(
+        ["setpriv", *named, sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT
+    )
+    assert ended.stdout == "['upgrade']\n", ended.stderr
 
 
 class TestAccountNumbers:
