@@ -58,9 +58,9 @@ BRANCH_ERRORS = (
 class Restored:
     """What was restored, and what is missing."""
 
-    # The moment of the rows, and the last sign of the lost host.
+    # The moment of the rows, and the last sign of the lost host; None if none can be read.
     rows_at: datetime
-    sign: Sign
+    sign: Sign | None
     # Of each branch, until when its commits were restored.
     branches: dict[str, datetime] = field(default_factory=dict)
     # Branches with less than all, and branches without data, each with the reason.
@@ -97,8 +97,7 @@ def restore_from_store(
         named = host is not None
         folder, manifest = read_rows(store, chain([first], copies), scratch / "rows", say, named)
         check_fits(manifest, has_data=True)
-        sign = last_sign(store, folder) or Sign(manifest.rows_at)
-        restored = Restored(manifest.rows_at, sign)
+        restored = Restored(manifest.rows_at, last_sign(store, folder))
         if with_rows:
             with metadata_for_restore(mark=mark):
                 load(scratch / "rows" / METADATA_DUMP)
@@ -203,7 +202,7 @@ def _restore_branches(
     for number, branch_id in enumerate(ready_branches(), start=1):
         try:
             place = scratch / "branch"
-            listed = restored.sign.lists.get(branch_id, 0)
+            listed = restored.sign.lists.get(branch_id, 0) if restored.sign else 0
             with fetched_branch(store, branch_folder(folder, branch_id), place, listed) as fetched:
                 create_branch(branch_id, fetched)
         except BRANCH_ERRORS as error:

@@ -37,12 +37,10 @@ class Sign:
     # one back.
     lists: Mapping[str, int] = field(default_factory=dict)
 
-    def lost_since(self, branch_id: str, copied_at: datetime) -> datetime | None:
+    def lost_since(self, branch_id: str, copied_at: datetime) -> datetime:
         """Return the time since which commits of the branch may be lost, if it was copied until
-        `copied_at`; None if it did not run at the time of the sign, and the store had all of it."""
-        if branch_id not in self.running:
-            return None
-        return max(copied_at, self.running[branch_id] or copied_at)
+        `copied_at`: the sign's, if it did not run then and the store had all of it."""
+        return max(copied_at, self.running.get(branch_id, self.at) or copied_at)
 
 
 _SIGN = TypeAdapter(Sign)

@@ -103,7 +103,8 @@ class Command(ServiceCommand):
         self._list_losses(restored)
 
     def _list_losses(self, restored: Restored) -> None:
-        last = max([restored.sign.at, *restored.branches.values()])
+        sign = restored.sign
+        last = max([sign.at if sign else restored.rows_at, *restored.branches.values()])
         self._say(f"The lost host last wrote to the store at {last:{TIME}} UTC.")
         for branch_id, at in restored.branches.items():
             if shortfall := restored.shortfalls.get(branch_id):
@@ -111,8 +112,8 @@ class Command(ServiceCommand):
                     f"The branch {branch_id} is not complete after {at:{TIME}} UTC: {shortfall}"
                 )
                 continue
-            since = restored.sign.lost_since(branch_id, at)
-            if since is None:
+            since = sign.lost_since(branch_id, at) if sign else at
+            if sign and branch_id not in sign.running and last <= since:
                 self._say(f"{branch_id}  has everything: it did not run at the host's last sign")
                 continue
             self._say(

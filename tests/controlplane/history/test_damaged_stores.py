@@ -1,10 +1,12 @@
 """What a store has that nobody with the key has written, or that was damaged there, costs what is
 in the damaged object, and not the restore of all others."""
 
+import io
 import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from controlplane.history.store.packing import Damaged, Keyring, WrongKey
 from controlplane.history.store.restoring import Restored, newest_rows, read_rows
 from controlplane.history.store.signs import Sign, last_sign, store_sign
 from controlplane.history.store.trees import tree_stream
+from controlplane.management.commands.restore import Command as RestoreCommand
 from tests.support.object_store import file_store
 
 FOLDER = "regions/local/host"
@@ -257,6 +260,19 @@ def test_an_earlier_list_that_is_put_back_is_not_complete(store: Store, tmp_path
         raise ZeroDivisionError
     with pytest.raises(StoreFails, match="was written there last"), copies.holding("br-good"):
         pass
+
+
+@pytest.mark.parametrize("seconds", [None, 0, 40])
+def test_everything_is_there_only_if_nothing_is_newer_than_the_sign(seconds: int | None) -> None:
+    """Whoever can write to the store may have removed the last sign, or put back an earlier one."""
+    now, out = clock.now(), io.StringIO()
+    sign = None if seconds is None else Sign(now - timedelta(seconds=seconds))
+    branches = {"br-good": now - timedelta(seconds=50), "br-other": now}
+    RestoreCommand(stdout=out)._list_losses(Restored(now, sign, branches))
+    (said,) = (line for line in out.getvalue().splitlines() if line.startswith("br-good"))
+    assert ("has everything: " in said) == (seconds == 0)
+    lost = {None: "up to 50.0 s are lost", 0: "", 40: "up to 40.0 s are lost"}[seconds]
+    assert lost in said
 
 
 def test_a_store_that_lists_without_an_end_fails(

@@ -72,8 +72,8 @@ def test_a_branch_of_which_the_store_may_lack_log_is_not_complete(
         "br-behind": copied_at,
         # Its compute has stopped, and nobody knows where its log ends.
         "br-uncopied": copied_at,
-        "br-gone": None,
-        "br-idle": None,
+        "br-gone": sign.at,
+        "br-idle": sign.at,
     }
 
 
