@@ -159,6 +159,7 @@ def run(suite: Path, tier: str, options: Sequence[str], services: Path | None = 
             stdout=output,
         )
         end = threading.Timer(ENDED_AFTER[tier], process.send_signal, [signal.SIGINT])
+        end.daemon = True
         end.start()
         # With the processor time of all descendants that were waited for.
         _, status, used = os.wait4(process.pid, 0)

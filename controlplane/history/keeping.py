@@ -265,8 +265,8 @@ def _running(host: Host) -> QuerySet[Endpoint]:
 
 
 def _left(host: Host) -> list[Endpoint]:
-    """Stand-ins for the endpoints of branches that have none any more, and had when their log was
-    last copied."""
+    """For each branch without an endpoint whose log may not all be copied, an endpoint that is not
+    saved and stands for the branch in the round."""
     chains = HistoryChain.objects.filter(host=host, updated_at=LEFT)
     branches = Branch.objects.select_related("project__account").filter(
         ~Exists(Endpoint.objects.filter(branch=OuterRef("id"), deleted_at=None)),

@@ -1,5 +1,5 @@
-"""Notes of branches that their endpoint leaves that not all of their log is known to be in their
-history: no endpoint's row tells any more when their compute stopped."""
+"""Marks the history of a branch whose endpoint is deleted or moves to another branch: not all of the
+branch's log may be copied, and no endpoint's row tells any more when its compute stopped."""
 
 from django.db import migrations
 

@@ -55,8 +55,8 @@ class NothingStored(Exception):
 @contextmanager
 def fetched_branch(store: Store, folder: str, place: Path, number: int = 0) -> Iterator[Fetched]:
     """Bring the newest state of the branch with this folder in the store into the directory
-    `place`, which is removed first, if a killed process has left it, and at the end. If its list
-    has a lower number than `number`, which the host's sign names, that is a shortfall. Raises
+    `place`. It is removed first, as a killed process may have left it, and at the end. `number` is
+    that of the branch's list in the host's last sign: an earlier list is a shortfall. Raises
     NothingStored, StoreFails, Damaged, WrongKey, OSError."""
     remove_tree(place)
     try:

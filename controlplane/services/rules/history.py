@@ -78,9 +78,9 @@ class History:
         """Until when the commits are known: of a running compute, those of the segments of its log
         that are complete, and all until somebody last asked for a moment; of a stopped one, all
         once its log was copied."""
-        endpoint = self.branch.endpoints.filter(deleted_at=None).first()
         if not self.chains:
             return None
+        endpoint = self.branch.endpoints.filter(deleted_at=None).first()
         copied_at, stopped_at = self.chains[-1].updated_at, endpoint and endpoint.suspended_at
         is_running = endpoint is not None and endpoint.current_state == EndpointState.ACTIVE
         is_known = not is_running and copied_at > (stopped_at or LEFT)
