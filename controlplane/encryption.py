@@ -16,6 +16,7 @@ from django.conf import settings
 
 # The purposes. The answers to requests with an Idempotency-Key share that of passwords.
 ROLE_PASSWORDS, WEBHOOK_SECRETS, HISTORY_KEYS = "role passwords", "webhook secrets", "history keys"
+MASKING_SECRETS = "masking secrets"
 
 
 def encrypt(text: str, *, purpose: str) -> str:

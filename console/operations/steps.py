@@ -29,6 +29,8 @@ STEPS = {
     "copying_base": "Copying the newest full copy before the moment",
     "taking_base": "Taking the first full copy",
     "adding_log": "Adding the log since the full copy",
+    "masking": "Masking and scanning the tables",
+    "rewriting": "Writing all tables anew",
     "reading_schema": "Reading the schema",
     "writing_schema": "Writing the schema",
     "writing_checkpoint": "Writing a checkpoint",

@@ -64,7 +64,12 @@ def create_project_branch(
     response contains. The parent is the default branch unless the request names another one. The
     branch gets an endpoint if `endpoints` asks for one. Without a body, defaults are used for all
     fields."""
-    created = branches.create_branch(request.auth, project_id, (body or CreateBranch()).spec())
+    spec = (body or CreateBranch()).spec()
+    return 201, created_branch(branches.create_branch(request.auth, project_id, spec))
+
+
+def created_branch(created: branches.NewBranch) -> dict[str, Any]:
+    """The response to a request that has created a branch."""
     answer: dict[str, Any] = {
         "branch": created.branch,
         "endpoints": created.endpoints,
@@ -74,7 +79,7 @@ def create_project_branch(
     }
     if connection := connections.connection_to_new(created):
         answer["connection_uris"] = [connection_details(connection)]
-    return 201, answer
+    return answer
 
 
 @router.get(BRANCH, response=AnnotatedBranch)

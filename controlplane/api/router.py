@@ -7,6 +7,7 @@ from controlplane.api import (
     endpoints,
     events,
     looked_for,
+    masking,
     operations,
     organizations,
     projects,
@@ -35,6 +36,7 @@ api = DescribedApi(
 install_error_handlers(api)
 for router in (
     *(projects.router, branches.router, history.router, schemas.router, snapshots.router),
+    masking.router,
     *(endpoints.router, metrics_api.router, operations.router, events.router),
     *(catalog.roles, catalog.databases, accounts.api_keys, organizations.users, status.router),
     *(hosts.router, accounts.router, organizations.router, looked_for.router),

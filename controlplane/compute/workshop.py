@@ -19,7 +19,7 @@ from controlplane.compute.data.state_directory import access_files
 from controlplane.compute.extensions import offered_extensions
 from controlplane.compute.host.accounts import account_of, set_owner
 from controlplane.compute.host.binaries import major_of, note_major
-from controlplane.compute.host.filesystem import remove_tree
+from controlplane.compute.host.filesystem import forget_lock, lock_branches, remove_tree
 from controlplane.compute.host.foreign_files import put_into
 from controlplane.compute.host.logs import flush_log
 from controlplane.compute.host.patience import patience
@@ -52,6 +52,19 @@ def end_workshop(branch_id: str) -> None:
         end_group(place.name)
         forget_limits(place.name)
         remove_tree(place)
+
+
+@contextmanager
+def making(branch_id: str) -> Iterator[None]:
+    """Hold the name of the branch's staging directory while our Postgres makes its data there.
+    Raises StopFailed."""
+    workshop = branch_data.staging_id(branch_id)
+    with lock_branches(workshop):
+        try:
+            end_workshop(branch_id)
+            yield
+        finally:
+            forget_lock(workshop)
 
 
 @contextmanager

@@ -49,6 +49,7 @@ ENCRYPTED = (
     Encrypted("controlplane_idempotentrequest", "id", "answer", encryption.ROLE_PASSWORDS),
     Encrypted("controlplane_webhook", "id", "secret", encryption.WEBHOOK_SECRETS),
     Encrypted("controlplane_webhook", "id", "previous_secret", encryption.WEBHOOK_SECRETS),
+    Encrypted("controlplane_project", "id", "masking_secret", encryption.MASKING_SECRETS),
     Encrypted("controlplane_secretkey", "fingerprint", "history_key", encryption.HISTORY_KEYS),
 )
 

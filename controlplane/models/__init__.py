@@ -18,6 +18,7 @@ from controlplane.models.history import FormerPassword, HistoryChain, Snapshot
 from controlplane.models.host import PROCESSES, Host, HostInvitation, PostgresSettings, Region
 from controlplane.models.job import Job, JobTask, Run
 from controlplane.models.log_receiver import LogReceiver
+from controlplane.models.masking import Masking
 from controlplane.models.operation import (
     GIVEN_UP,
     HANDED_OVER,
@@ -32,7 +33,7 @@ from controlplane.models.operation import (
     SchemaReading,
 )
 from controlplane.models.plans import BRANCH_SIZE_LIMITS, LIMITS, Plan, PlanLimits
-from controlplane.models.project import DEFAULT_PROVISIONER, Durability, Project
+from controlplane.models.project import DEFAULT_PROVISIONER, Durability, MaskingPolicy, Project
 from controlplane.models.role import Database, Role
 from controlplane.models.secret_key import SecretKey
 from controlplane.models.usage import (

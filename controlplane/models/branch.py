@@ -87,6 +87,9 @@ class Branch(models.Model):
     # The id of the branch that it replaces when its restore from a snapshot is finalized; None if
     # it does not wait for that.
     restores_over = models.CharField(max_length=60, null=True)
+    # The id of the masked branch whose data it has or was copied from, its own if it was masked
+    # itself; None if its values are not masked (`Masking`).
+    masked_as = models.CharField(max_length=60, null=True)
     # Whether it is a hidden branch: the data of a snapshot, data that a restore replaced and that
     # waits to be removed, or a past moment that clients read. Callers do not see it, and it does
     # not count towards the plan's limit of branches. On disk it is a branch like any other.
@@ -126,6 +129,7 @@ class Branch(models.Model):
                 "branches_with_unread_catalog", "host", catalog_mark=CATALOG_UNREAD, deleted_at=None
             ),
             index("deleted_branches", "host", "deleted_at", **DELETED),
+            index("masked_branches", "masked_as", masked_as__isnull=False),
         )
 
     def __str__(self) -> str:

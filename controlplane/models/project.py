@@ -25,6 +25,14 @@ class Durability(StrEnum):
     REGION = "region"
 
 
+class MaskingPolicy(StrEnum):
+    """What happens in a masked branch to a column that may hold text and has no masking rule."""
+
+    REFUSE = "refuse"
+    NULL = "null"
+    KEEP = "keep"
+
+
 class Project(models.Model):
     id = models.CharField(primary_key=True, max_length=60, default=new_project_id)
     account = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="projects")
@@ -43,8 +51,11 @@ class Project(models.Model):
     # {pg_settings, pgbouncer_settings} and the attributes of endpoints that are `in_defaults`.
     default_endpoint_settings = models.JSONField(default=dict)
     # {quota, allowed_ips, block_public_connections, block_outbound_connections,
-    # enable_logical_replication, durability}; see `services.rules.project_settings`.
+    # enable_logical_replication, durability, masking_policy}; see
+    # `services.rules.project_settings`.
     settings = models.JSONField(default=dict)
+    # The secret that masked values depend on, encrypted; "" until a branch is masked.
+    masking_secret = models.TextField(default="", db_default="")
     history_retention_seconds = models.PositiveIntegerField(default=86400)
     store_passwords = models.BooleanField(default=True)
     created_at = models.DateTimeField(default=clock.now)
@@ -89,6 +100,10 @@ class Project(models.Model):
     def replicates_logically(self) -> bool:
         """Whether its computes must log what logical replication needs."""
         return self.settings.get("enable_logical_replication") is True
+
+    @property
+    def masking_policy(self) -> MaskingPolicy:
+        return MaskingPolicy(self.settings.get("masking_policy", MaskingPolicy.REFUSE))
 
     @property
     def waits_for_second_host(self) -> bool:

@@ -24,6 +24,8 @@ from controlplane.models import (
     BranchState,
     Database,
     Endpoint,
+    EndpointState,
+    Masking,
     Operation,
     Project,
     RequestKind,
@@ -45,6 +47,7 @@ from controlplane.operations.engine.scheduling import (
     unfinished,
     unfinished_if_busy,
 )
+from controlplane.operations.masked_data import make_secret
 from controlplane.services.creation import creation_steps, make_branch, make_endpoint
 from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable, taken_name
 from controlplane.services.passwords import give_new_passwords
@@ -103,6 +106,10 @@ class BranchSpec:
     expiry: Expiry = NEVER
     annotation: Mapping[str, str] = field(default_factory=dict)
     endpoints: Sequence[EndpointAttributes] = ()
+    # To mask the parent's values: rules as in the API; None for a branch that is not masked.
+    masking_rules: Sequence[Mapping[str, Any]] | None = None
+    # Whether to mask them now. Until then the branch has no data.
+    starts_masking: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,14 +182,22 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
                 "parent_timestamp and parent_lsn, or create a branch of the moment first",
                 fields=["init_source"],
             )
+        is_masked = spec.masking_rules is not None
+        if is_masked and (moment or spec.schema_only or parent.masked_as):
+            raise Unprocessable(
+                "an anonymized branch is created from the present data of a branch that is not "
+                "anonymized",
+                fields=["branch_create.branch"],
+            )
         if not spec.schema_only:
             refuse_to_depend_on(parent, "a parent")
         if spec.name:
             refuse_taken_name(project, spec.name)
         roles, databases = copied_catalog(parent)
-        # Passwords that are known for the copy of a protected branch must not work for the
-        # original.
-        given = give_new_passwords(roles, store=project.store_passwords) if parent.protected else []
+        # Passwords that are known for the copy of a protected branch, or for a masked one, must not
+        # work for the original.
+        gives = parent.protected or is_masked
+        given = give_new_passwords(roles, store=project.store_passwords) if gives else []
         branch, creation = make_branch(
             project,
             name=spec.name or free_name(project),
@@ -194,14 +209,24 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
             expiry=spec.expiry,
             annotation=spec.annotation,
             moment=moment,
+            is_masked=is_masked,
         )
+        if spec.masking_rules is not None:
+            make_secret(project)
+            Masking.objects.create(id=branch.id, project=project, rules=list(spec.masking_rules))
         endpoints, steps = [], [*creation_steps(parent, earlier), creation]
         for requested in spec.endpoints:
             endpoint, start = make_endpoint(project, branch, requested)
             endpoints.append(endpoint)
             steps += start
+        if is_masked and not spec.starts_masking:
+            branch.pending_state, steps = None, []
+            for endpoint in endpoints:
+                endpoint.current_state, endpoint.pending_state = EndpointState.IDLE, None
+                endpoint.save(update_fields=["current_state"])
         title = f"Create branch {branch.name} with its endpoint" if endpoints else ""
-        operations = schedule(project, steps, RequestKind.CREATE_BRANCH, title=title)
+        kind = RequestKind.CREATE_BRANCH
+        operations = schedule(project, steps, kind, title=title) if steps else []
         record(branch_created(project, branch, operations))
         record(*(password_reset(project, branch, role) for role in given))
         record(*(endpoint_created(project, endpoint, operations) for endpoint in endpoints))

@@ -25,7 +25,7 @@ from controlplane.models import (
 from controlplane.operations.actions.table import MAKES_BRANCH
 from controlplane.operations.details import CreateBranchDetails
 from controlplane.operations.engine.scheduling import Step
-from controlplane.services.errors import HostFull
+from controlplane.services.errors import HostFull, Unprocessable
 from controlplane.services.passwords import give_new_passwords
 from controlplane.services.rules import plan_limits
 from controlplane.services.rules.branch_expiry import (
@@ -59,13 +59,15 @@ def make_branch(
     expiry: Expiry = NEVER,
     annotation: Mapping[str, str] | None = None,
     moment: PastMoment | None = None,
+    is_masked: bool = False,
 ) -> tuple[Branch, Step]:
     """Write the row of a branch, with the given unsaved roles and databases. Returns the branch and
     the step that creates its data.
 
     The data is a copy of `parent`, as it is or as it was at `moment`, or of a snapshot's branch
     (`snapshot`), or only the schema of `schema_of`. Without any of these the branch is the
-    project's first, and its default branch. A hidden branch has its id as its name.
+    project's first, and its default branch. A hidden branch has its id as its name. `is_masked` is
+    for a copy whose values are to be masked.
 
     The caller has checked that the name is free and that the parent is not being deleted. Raises
     HostFull, Unprocessable if the account's plan allows no more or the branch cannot expire, and
@@ -85,7 +87,10 @@ def make_branch(
         catalog_revision=_revision_of_child(source, roles) if source else 1,
         hidden=hidden,
         is_time_travel=is_time_travel,
+        masked_as=source.masked_as if source else None,
     )
+    if is_masked:
+        branch.masked_as = branch.id
     if moment is not None:
         branch.parent_timestamp, branch.parent_lsn = moment.at, moment.lsn
     if hidden:
@@ -123,7 +128,9 @@ def _revision_of_child(parent: Branch, roles: Sequence[Role]) -> int:
     return parent.catalog_revision + any(role.password_is_newer for role in roles)
 
 
-def creation_steps(branch: Branch, operations: Sequence[Operation]) -> list[Step]:
+def creation_steps(
+    branch: Branch, operations: Sequence[Operation], *, begins_masking: bool = False
+) -> list[Step]:
     """The steps that create a branch again whose creation has failed, and before it those of its
     ancestors whose creation has failed too. There are none if the branch exists, or one of the
     project's unfinished `operations` creates it. If its creation is being cancelled, the new steps
@@ -142,9 +149,25 @@ def creation_steps(branch: Branch, operations: Sequence[Operation]) -> list[Step
         steps.insert(0, _creation_of(missing, _snapshot_of(missing)))
         missing = missing.source
     for step in steps:
-        if step.branch and step.branch.source:
+        assert step.branch is not None
+        if not begins_masking and awaits_masking(step.branch):
+            raise Unprocessable(
+                f'the data of the branch "{step.branch.name}" is not masked yet: start that with '
+                f"POST /projects/{step.branch.project_id}/branches/{step.branch.id}/anonymize"
+            )
+        if step.branch.source:
             _take_over_catalog(step.branch, step.branch.source)
     return steps
+
+
+def awaits_masking(branch: Branch) -> bool:
+    """Whether the branch is to be masked, and nobody has asked to begin with that yet."""
+    made = Operation.objects.filter(branch=branch, action=Action.CREATE_BRANCH)
+    return (
+        branch.masked_as == branch.id
+        and branch.current_state != BranchState.READY
+        and not made.exists()
+    )
 
 
 def _take_over_catalog(branch: Branch, source: Branch) -> None:

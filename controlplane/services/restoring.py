@@ -235,6 +235,13 @@ def _refuse(
         )
     if branch.protected:
         raise Unprocessable("the branch is protected; end its protection first")
+    masks = branch.masked_as == branch.id and source.id == branch.parent_id and not is_past
+    if branch.masked_as and source.masked_as != branch.masked_as and not masks:
+        raise Unprocessable(
+            "the branch is anonymized, so it takes no data that is not, or is by other rules; a "
+            "reset from its parent masks the parent's present data",
+            fields=["source_branch_id"],
+        )
     if not (source.hidden or is_past) and source.id != branch.parent_id:
         refuse_to_depend_on(source, "a parent")
     for one in (branch, source):
@@ -284,6 +291,8 @@ def finalize_restore(
             refuse_while_busy(branch, earlier)
         if restored.current_state != BranchState.READY:
             raise Unprocessable("branch not ready yet")
+        if replaced.masked_as and restored.masked_as != replaced.masked_as:
+            raise Unprocessable("the branch is anonymized, and the restored one is not")
         if replaced.protected:
             raise Unprocessable("the branch is protected; end its protection first")
         operations = _move_endpoint(account, replaced, restored, earlier)

@@ -13,7 +13,7 @@ A declaration is one of
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from controlplane.api.looked_for import EMPTY
@@ -180,6 +180,19 @@ POST /projects/{p}/branches, PATCH /projects/{p}/branches/{b}
     branch.ttl_interval_seconds              branch_expiry::a_time_to_live
 PATCH /projects/{p}/branches/{b}
     branch.protected                         branches::a_protected_branch_cannot_be_deleted
+POST /projects/{p}/branch_anonymized
+    masking_rules[].masking_function         masking::a_masked_branch_has_no_value
+    masking_rules[].masking_value            masking::a_masked_branch_has_no_value
+    start_anonymization                      masking::rules_may_be_set_before
+    annotation_value                         masking::rules_may_be_set_before
+PATCH /projects/{p}/branches/{b}/masking_rules
+    masking_rules[].masking_function         masking::rules_may_be_set_before
+    masking_rules[].masking_value            masking::rules_may_be_set_before
+POST /projects/{p}/branch_anonymized, PATCH /projects/{p}/branches/{b}/masking_rules
+    masking_rules[].database_name            masking::a_masked_branch_has_no_value
+    masking_rules[].schema_name              masking::a_masked_branch_has_no_value
+    masking_rules[].table_name               masking::a_masked_branch_has_no_value
+    masking_rules[].column_name              masking::a_masked_branch_has_no_value
 POST /projects/{p}/branches/{b}/restore
     source_branch_id                         restore_branch::a_reset_from_the_parent
     preserve_under_name                      restore_branch::the_old_data_is
@@ -274,6 +287,7 @@ PROJECT_SETTINGS: Fields = {
     "block_outbound_connections": Returned(True),
     "enable_logical_replication": CheckedBy("test_logical_replication.py::test_enabling_it"),
     "durability": Returned("host"),
+    "masking_policy": Returned("keep"),
     "block_vpc_connections": Refused(True),
     "hipaa": Refused(True),
     "audit_log_level": Refused("full"),
@@ -389,3 +403,10 @@ DECLARED: dict[str, Fields] = {
 }
 for _call, _field, _test in checked():
     DECLARED.setdefault(_call, {})[_field] = _test
+# The branch that it creates is described as in the other call.
+DECLARED["POST /projects/{project_id}/branch_anonymized"] |= {
+    f"branch_create.{name}": replace(declared, at=declared.at or name)
+    if isinstance(declared, Returned)
+    else declared
+    for name, declared in DECLARED["POST /projects/{project_id}/branches"].items()
+}

@@ -152,6 +152,7 @@ BRANCH_AT_TIMES: Mapping[str, Check] = {
     "last_reset_at": timestamp,
     "expires_at": timestamp,
     "ttl_interval_seconds": integer,
+    "masked_as": branch_id,
 }
 PROJECT_LISTED: Mapping[str, Check] = {
     "id": project_id,

@@ -23,6 +23,7 @@ OWN = {
     "DELETE /accounts/{account_id}/api_keys/{key_id}",
     "GET /projects/{project_id}/branches/{branch_id}/history",
     "GET /projects/{project_id}/branches/{branch_id}/history/resolve",
+    "GET /projects/{project_id}/branches/{branch_id}/attestation",
     "POST /projects/{project_id}/branches/{branch_id}/time_travel",
     "GET /projects/states",
     "GET /projects/{project_id}/limits",

@@ -15,6 +15,10 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PATCH", "/projects/{project_id}"): {"project": {"name": "taken over"}},
     ("POST", "/projects/{project_id}/branches"): {"branch": {"name": "taken over"}},
     ("PATCH", "/projects/{project_id}/branches/{branch_id}"): {"branch": {"name": "taken over"}},
+    ("POST", "/projects/{project_id}/branch_anonymized"): {
+        "branch_create": {"branch": {"name": "taken over"}}
+    },
+    ("PATCH", "/projects/{project_id}/branches/{branch_id}/masking_rules"): {"masking_rules": []},
     ("POST", "/projects/{project_id}/branches/{branch_id}/restore"): {
         "source_branch_id": "br-no-where-123456"
     },

@@ -100,7 +100,7 @@ def test_its_help_lists_its_own_commands_first(whole: Installation) -> None:
             *("install_units", "logs", "metrics", "migrate"),
             *("pg_dump", "pg_restore", "proxy", "psql"),
             *("regions", "restore", "rotate_secret_key", "sign_in_link", "upgrade_project"),
-            "worker",
+            *("verify_attestation", "worker"),
         ]
     assert "$XDG_STATE_HOME/perch" in whole.run("perch", "up", "--help").stdout
 

@@ -99,10 +99,6 @@ _SHARING = (
 _TRANSFER = (
     "a project stays with its account; copy its data with pg_dump into a project of the other one"
 )
-_MASKING = (
-    "this server masks no data; create a branch with init_source schema-only and fill it with what "
-    "may be shown"
-)
 _VPC = (
     "this server has no VPC endpoints; limit the addresses of clients with the project's settings "
     "allowed_ips and block_public_connections"
@@ -128,8 +124,8 @@ CALLS = {
     "POST /projects/{project_id}/branches/{branch_id}/roles, or an API key with POST /api_keys",
     "BRANCH/logs/.+": "logs are read by endpoint; GET "
     "/projects/{project_id}/endpoints/{endpoint_id}/logs has the last lines",
-    "PROJECT/branch_anonymized": _MASKING,
-    "BRANCH/(anonymize|anonymized|anonymized_status|masking_rules)": _MASKING,
+    "BRANCH/anonymized": "the call has another name; GET "
+    "/projects/{project_id}/branches/{branch_id}/anonymized_status has the state",
     "BRANCH/backup_schedule": "this server takes no snapshots by a schedule; take them with POST "
     "/projects/{project_id}/branches/{branch_id}/snapshot, or rely on the branch's history",
     "BRANCH/recover": NO_RECOVERY,

@@ -1,5 +1,6 @@
 """The request fields of branches."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
@@ -79,9 +80,10 @@ class CreateBranch(BaseModel):
         "in total.",
     )
 
-    def spec(self) -> BranchSpec:
+    def spec(self, **others: Any) -> BranchSpec:
+        """`others` replaces fields."""
         wanted = self.branch or NewBranch()
-        return BranchSpec(
+        spec = BranchSpec(
             name=wanted.name,
             parent_id=wanted.parent_id,
             moment=MomentSpec(wanted.parent_timestamp, wanted.parent_lsn, OF_PARENT),
@@ -91,6 +93,7 @@ class CreateBranch(BaseModel):
             annotation=self.annotation_value or {},
             endpoints=[endpoint.attributes() for endpoint in self.endpoints or ()],
         )
+        return replace(spec, **others)
 
 
 class RestoreBranch(Attributes):

@@ -22,7 +22,7 @@ from controlplane.api.http.fields import (
 from controlplane.api.http.not_offered import NotOffered
 from controlplane.api.http.pagination import ORG_ID_DESCRIPTION
 from controlplane.api.requests.endpoints import LIBRARIES, PoolerSettings
-from controlplane.models import ATTRIBUTES, Durability
+from controlplane.models import ATTRIBUTES, Durability, MaskingPolicy
 from controlplane.services.project_changes import ProjectChanges
 from controlplane.services.projects import ProjectSpec
 from controlplane.services.rules import project_settings
@@ -115,6 +115,14 @@ class ProjectSettings(Attributes):
             "no second host or no store of histories, or the project keeps no history."
         ),
     )
+    masking_policy: Literal["refuse", "null", "keep"] | None = Field(
+        default=None,
+        description=(
+            "What happens in anonymized branches to a column that may hold text and has no masking "
+            "rule: `refuse`, the default, makes no data until there is a rule; `null` removes its "
+            "values; `keep` leaves them, unless they look like personal data."
+        ),
+    )
     block_vpc_connections: Annotated[
         bool | None,
         NotOffered(
@@ -155,6 +163,7 @@ class ProjectSettings(Attributes):
             block_outbound_connections=self.block_outbound_connections,
             enable_logical_replication=self.enable_logical_replication,
             durability=Durability(self.durability) if self.durability else None,
+            masking_policy=MaskingPolicy(self.masking_policy) if self.masking_policy else None,
         )
 
 

@@ -37,6 +37,7 @@ class BranchOut(FromConsumed):
     logical_size: int | None = None
     creation_source: str = "console"
     init_source: str
+    masked_as: str | None = None
     primary: bool
     default: bool
     protected: bool

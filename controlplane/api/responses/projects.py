@@ -23,7 +23,7 @@ from controlplane.api.responses.shared import (
     as_limit,
     subscription_type,
 )
-from controlplane.models import ATTRIBUTES, Durability, Project
+from controlplane.models import ATTRIBUTES, Durability, MaskingPolicy, Project
 from controlplane.models.consumed import next_period, period_of
 
 
@@ -51,6 +51,7 @@ class ProjectSettingsOut(Schema):
     block_outbound_connections: bool | None = None
     enable_logical_replication: bool | None = None
     durability: Durability | None = None
+    masking_policy: MaskingPolicy | None = None
 
 
 @with_response_fields((one for one in ATTRIBUTES.values() if one.in_defaults), always=False)

@@ -58,6 +58,9 @@ LOCALE_SINCE = 17
 MIN_BRANCH_BYTES = 20 << 20
 # Bytes that are copied within some tenths of a second.
 MAX_QUICK_COPY_BYTES = 128 << 20
+# Copies the data directory of another branch, which may be running, to a staging directory. Returns
+# where the log of the copy ends, if that is known.
+Copy = Callable[[Path, Path, Account], int | None]
 
 
 class NoSuchBranchData(Exception):
@@ -99,21 +102,23 @@ def create_from_parent(
     parent_id: str,
     *,
     begin_history: Callable[[int | None], None] = lambda end: None,
+    copy: Copy | None = None,
+    flush: Callable[[Path], None] = sync_clone,
 ) -> None:
     """Make the branch's directory with all that is committed on the parent now.
 
     The parent may run; then the copy is a base backup. Does nothing if the directory exists
     already. `begin_history` is called when the staging directory has the copy, with what
-    `copy_branch` returns. Raises NoSuchBranchData, AccountUnusable, NotEnoughSpace,
-    TreeUntrusted, psycopg.Error, OSError.
+    `copy_branch` returns, which `copy` replaces. Raises NoSuchBranchData, AccountUnusable,
+    NotEnoughSpace, TreeUntrusted, psycopg.Error, OSError.
     """
     if branch_dir(branch_id).exists():
         return
     parent = data_dir(parent_id)
     if not parent.exists():
         raise NoSuchBranchData(f"the parent branch {parent_id} has no data")
-    with new_branch(branch_id, flush=sync_clone) as (staging, account):
-        begin_history(copy_branch(parent, staging, account))
+    with new_branch(branch_id, flush=flush) as (staging, account):
+        begin_history((copy or copy_branch)(parent, staging, account))
 
 
 def replace(
@@ -124,6 +129,8 @@ def replace(
     must_keep: bool,
     takes_source: bool = False,
     hand_over: Callable[[Path, Path], None] = lambda old, fresh: None,
+    copy: Copy | None = None,
+    flush: Callable[[Path], None] = sync_clone,
 ) -> None:
     """Give the branch all that is committed on the source now, and give its previous data to the
     branch `kept_as`, whose id was never used for anything else. If the branch has no data to keep,
@@ -149,8 +156,8 @@ def replace(
             if takes_source:
                 durable.rename(source.parent, fresh)
             else:
-                with new_branch(branch_id, place=fresh, flush=sync_clone) as (staging, account):
-                    copy_branch(source, staging, account)
+                with new_branch(branch_id, place=fresh, flush=flush) as (staging, account):
+                    (copy or copy_branch)(source, staging, account)
         if place.exists():
             hand_over(place, fresh)
             durable.rename(place, kept)

@@ -10,7 +10,7 @@ for a role, a database or the whole compute.
 import array
 import fcntl
 import termios
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -155,6 +155,8 @@ class _BoundedConnection(psycopg.Connection[tuple[object, ...]]):
     database's name is quoted as in an address, and so may have any bytes."""
 
     bound = STATEMENT_TIMEOUT
+    # See `session`. It reports the progress of a long statement, or raises.
+    on_wait: Callable[[], object] | None = None
 
     @classmethod
     def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
@@ -167,21 +169,27 @@ class _BoundedConnection(psycopg.Connection[tuple[object, ...]]):
     def wait(
         self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
     ) -> Result:
-        allowed = min(self.bound, remaining(), UNBOUNDED if timeout is None else timeout)
+        left = UNBOUNDED if self.on_wait else remaining()
+        allowed = min(self.bound, left, UNBOUNDED if timeout is None else timeout)
+        bounded = of_bounded_length(gen, self.fileno())
         try:
-            return super().wait(heeding(of_bounded_length(gen, self.fileno())), interval, allowed)
+            return super().wait(heeding(bounded, self.on_wait), interval, allowed)
         except psycopg.errors._WaitTimeout as error:
             raise SessionTimedOut(f"no answer within {allowed:.0f} seconds") from error
 
 
-def heeding(gen: Generator[Wanted, Ready, Result]) -> Generator[Wanted, Ready, Result]:
-    """Wrap a wait of the driver, so that it ends when the work is cancelled. The driver wakes it
-    several times a second. Raises Cancelled."""
+def heeding(
+    gen: Generator[Wanted, Ready, Result], look: Callable[[], object] | None = None
+) -> Generator[Wanted, Ready, Result]:
+    """Wrap a wait of the driver, so that it ends when the work is cancelled, or `look` raises. The
+    driver wakes it several times a second. Raises Cancelled."""
     try:
         wanted = next(gen)
         while True:
             ready = yield wanted
             check_cancelled()
+            if look:
+                look()
             wanted = gen.send(ready)
     except StopIteration as ended:
         result: Result = ended.value
@@ -221,6 +229,7 @@ def session(
     *,
     bound: float = STATEMENT_TIMEOUT,
     client_encoding: str = "UTF8",
+    watch: Callable[[int], Callable[[], object]] | None = None,
     **others: str,
 ) -> Iterator[Session]:
     """A session in autocommit in the compute that listens in `socket_dir`; closed at the end.
@@ -228,8 +237,10 @@ def session(
     Connecting and each statement may take `bound` seconds, or less if the work under way has less
     left; the server ends a statement that takes longer. With the encoding `SQL_ASCII` nothing is
     converted: text arrives as bytes, and databases whose encoding has no conversion can be entered.
-    `others` replaces parameters: a role that is not the platform's needs its own `options` too.
-    Raises psycopg.OperationalError, which includes SessionTimedOut; statements raise psycopg.Error.
+    `watch` gets the process id of the server, and returns what is called several times a second
+    during each wait, in place of the bound of the work under way. `others` replaces parameters: a
+    role that is not the platform's needs its own `options` too. Raises psycopg.OperationalError,
+    which includes SessionTimedOut; statements raise psycopg.Error.
     """
     # A link may lead to a socket whose server refuses the session, which would look like an answer.
     if (socket_dir / f".s.PGSQL.{port_of(socket_dir)}").is_symlink():
@@ -250,6 +261,7 @@ def session(
         # The driver cannot say why, as it reads the name for that.
         raise psycopg.OperationalError("the database cannot be entered") from error
     connection.bound = bound
+    connection.on_wait = watch(connection.info.backend_pid) if watch else None
     if not is_served_by(connection.fileno(), socket_dir):
         connection.close()
         raise psycopg.OperationalError(ELSEWHERE)

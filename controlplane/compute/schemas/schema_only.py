@@ -37,7 +37,6 @@ from controlplane.compute.host.accounts import (
 )
 from controlplane.compute.host.binaries import major_at, major_of, postgres_bin
 from controlplane.compute.host.cloning import clone_tree
-from controlplane.compute.host.filesystem import forget_lock, lock_branches
 from controlplane.compute.host.foreign_files import read_regular
 from controlplane.compute.host.progress import Movement, Watch, wait_while_progressing
 from controlplane.compute.host.space import require_reserve
@@ -66,7 +65,7 @@ from controlplane.compute.schemas.schema_restoring import (
     restorer,
 )
 from controlplane.compute.settings.configuration import PLATFORM_ROLE
-from controlplane.compute.workshop import end_workshop, forget_files, serving, sockets_of
+from controlplane.compute.workshop import forget_files, making, serving, sockets_of
 
 # Seconds that a program may make no progress: it waits for a catalog query, or for a lock.
 STALL_TIMEOUT = 50.0
@@ -110,31 +109,26 @@ def create_schema_only(branch_id: str, source_id: str, *, locale: str) -> None:
     if not source.exists():
         raise NoSuchBranchData(f"the branch {source_id} has no data")
     compute.refuse_other_major(source)
-    workshop = branch_data.staging_id(branch_id)
-    with lock_branches(workshop):
-        try:
-            end_workshop(branch_id)
-            with branch_data.new_branch(branch_id) as (staging, account):
-                template = branch_data.template(major_of(source), locale)
-                to_copy = branch_data.require_space(template, staging)
-                with step("copying", **to_copy):
-                    clone_tree(template, staging / "data", owner=account)
-                branch_data.grant_access(staging, account)
-                with tempfile.TemporaryDirectory(dir=staging) as dumps:
-                    _copy_schema(branch_id, source_id, Path(dumps))
-                if is_to_recover(staging / "data"):
-                    raise CopyInterrupted("the new branch's Postgres did not shut down cleanly")
-        finally:
-            forget_lock(workshop)
+    with (
+        making(branch_id),
+        branch_data.new_branch(branch_id) as (staging, account),
+    ):
+        template = branch_data.template(major_of(source), locale)
+        to_copy = branch_data.require_space(template, staging)
+        with step("copying", **to_copy):
+            clone_tree(template, staging / "data", owner=account)
+        branch_data.grant_access(staging, account)
+        with tempfile.TemporaryDirectory(dir=staging) as dumps:
+            _copy_schema(branch_id, source_id, Path(dumps))
+        if is_to_recover(staging / "data"):
+            raise CopyInterrupted("the new branch's Postgres did not shut down cleanly")
 
 
 def end_schema_work(branch_id: str, source_id: str | None) -> None:
     """End what a dead worker has left running on a branch that was being made. The caller ends a
     Postgres that was left on the source, as on any branch. Raises StopFailed."""
-    workshop = branch_data.staging_id(branch_id)
-    with lock_branches(workshop):
-        end_workshop(branch_id)
-        forget_lock(workshop)
+    with making(branch_id):
+        pass
     if source_id:
         forget_files(source_id)
 

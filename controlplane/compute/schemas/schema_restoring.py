@@ -21,6 +21,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from django.conf import settings
@@ -216,13 +217,10 @@ def client_options(sockets: Path) -> str:
 @contextmanager
 def _running(sockets: Path, database: str, role: str | None = None) -> Iterator[Session]:
     """A session that converts no text, as statements are in the database's own encoding."""
+    others: dict[str, Any] = {"user": role, "options": client_options(sockets)} if role else {}
     try:
         with session(
-            sockets,
-            database,
-            bound=TIMEOUT,
-            client_encoding="SQL_ASCII",
-            **({"user": role, "options": client_options(sockets)} if role else {}),
+            sockets, database, bound=TIMEOUT, client_encoding="SQL_ASCII", **others
         ) as connection:
             yield connection
     except psycopg.Error as error:

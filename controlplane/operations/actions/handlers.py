@@ -22,6 +22,7 @@ from controlplane.compute.host.binaries import PostgresUnusable
 from controlplane.compute.host.filesystem import LockTimeout, forget_lock
 from controlplane.compute.host.space import NotEnoughSpace
 from controlplane.compute.host.steps import step
+from controlplane.compute.masking.functions import RuleRefused
 from controlplane.compute.processes.process import StartFailed
 from controlplane.compute.processes.session import socket_dir
 from controlplane.compute.schemas.schema import SchemaUnreadable
@@ -61,6 +62,7 @@ from controlplane.operations.details import (
     SuspendComputeDetails,
 )
 from controlplane.operations.locks import locked_project
+from controlplane.operations.masked_data import copying_masked
 from controlplane.operations.states import enter
 
 log = logging.getLogger(__name__)
@@ -138,7 +140,10 @@ def create_branch(attempt: Attempt) -> None:
 def _make_from_present(operation: Operation, branch: Branch, source: Branch) -> None:
     try:
         size = _make_from(operation, branch, source)
-    except (NoSuchBranchData, NotEnoughSpace, SchemaUnreadable, OtherMajorVersion) as error:
+    except (
+        *(NoSuchBranchData, NotEnoughSpace, SchemaUnreadable, OtherMajorVersion),
+        RuleRefused,
+    ) as error:
         raise StartRefused(failure_message(error)) from error
     # The data contains the source's roles and databases as last applied there. If an earlier
     # creation of this branch failed or was cancelled, both branches may have counted changes since,
@@ -155,8 +160,10 @@ def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | No
         return None
     _wake_for_a_long_copy(operation, source)
     _import_catalog(source)
-    begin = begins_with_copy(operation, branch)
-    branch_data.create_from_parent(branch.id, source.id, begin_history=begin)
+    with copying_masked(branch, source) as masked:
+        if not masked:
+            masked["begin_history"] = begins_with_copy(operation, branch)
+        branch_data.create_from_parent(branch.id, source.id, **masked)
     return source.logical_size
 
 
@@ -169,7 +176,10 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
     compute.stop(branch.id)
     is_wanted = not Branch.objects.get(id=kept_as).hidden
     try:
-        with replacing_data(operation, branch, source) as hand_over:
+        with (
+            replacing_data(operation, branch, source) as hand_over,
+            copying_masked(branch, source) as masked,
+        ):
             branch_data.replace(
                 branch.id,
                 source_id,
@@ -177,12 +187,13 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
                 must_keep=is_wanted,
                 takes_source=source.is_recovered_past,
                 hand_over=hand_over,
+                **masked,
             )
         if is_wanted:
             note_history(kept_as)
         if source.is_recovered_past:
             forget_lock(source_id)
-    except (NoSuchBranchData, NotEnoughSpace) as error:
+    except (NoSuchBranchData, NotEnoughSpace, RuleRefused) as error:
         raise StartRefused(failure_message(error)) from error
 
 

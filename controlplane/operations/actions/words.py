@@ -21,6 +21,7 @@ from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.compute.host.patience import OutOfPatience
 from controlplane.compute.host.space import NotEnoughSpace
 from controlplane.compute.host.tree import TreeUntrusted
+from controlplane.compute.masking.functions import RuleRefused
 from controlplane.compute.processes.process import StartFailed, StopFailed
 from controlplane.compute.schemas.schema import SchemaUnreadable
 from controlplane.compute.schemas.schema_restoring import CopyInterrupted, SchemaNotCopied
@@ -46,6 +47,7 @@ ADVICE: Mapping[type[Exception], str] = {
     SchemaNotCopied: "change what prevents it in the source branch",
     CopyInterrupted: AGAIN,
     SchemaUnreadable: "",
+    RuleRefused: "",
     UpgradeRefused: "",
     UpgradeFailed: AGAIN,
     OutboundNotBlocked: "tell this host's operator, or allow the project's computes to connect",

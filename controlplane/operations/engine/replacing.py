@@ -26,6 +26,7 @@ from controlplane.models import (
 )
 from controlplane.operations.actions.table import details_of
 from controlplane.operations.details import CreateBranchDetails
+from controlplane.operations.masked_data import is_to_be_masked
 
 # The fields of a branch that describe its data.
 DATA_FIELDS = (
@@ -70,13 +71,14 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
     passwords = {role.name: role for role in branch.roles.filter(deleted_at=None)}
     _keep(branch, kept, now)
     roles = _copies(source.roles.order_by("id"), branch)
-    if source.protected:
+    if source.protected or is_to_be_masked(branch, source):
         _replace_passwords(roles, passwords)
     Role.objects.bulk_create(roles)
     Database.objects.bulk_create(_copies(source.databases.order_by("id"), branch))
     if not source.hidden:
         branch.parent = source
     branch.init_source, branch.schema_of = InitSource.PARENT_DATA, None
+    branch.masked_as = branch.masked_as or source.masked_as
     branch.catalog_revision = source.catalog_revision
     # SQL may have changed the source, and so its rows, since the copy was made. The next start
     # reads the copy and applies everything that it lacks.
@@ -87,7 +89,7 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
     if branch.ttl_interval_seconds:
         until = now.replace(microsecond=0) + timedelta(seconds=branch.ttl_interval_seconds)
         branch.expires_at = until
-    branch.save(update_fields=[*DATA_FIELDS, "parent", "last_reset_at", "expires_at"])
+    branch.save(update_fields=[*DATA_FIELDS, "parent", "last_reset_at", "expires_at", "masked_as"])
     # This write makes the proxy forget the old passwords, even if the source has no role whose row
     # would notify it.
     Endpoint.objects.filter(branch=branch, deleted_at=None).update(branch=branch)
@@ -128,13 +130,14 @@ def _keep(branch: Branch, kept: Branch, now: datetime) -> None:
     visible, children."""
     kept.parent_id = branch.parent_id
     kept.init_source, kept.schema_of_id = branch.init_source, branch.schema_of_id
+    kept.masked_as = branch.masked_as
     kept.current_state = BranchState.READY
     kept.catalog_revision = branch.catalog_revision
     kept.applied_catalog_revision = branch.applied_catalog_revision
     kept.catalog_mark = branch.catalog_mark
     kept.logical_size, kept.auxiliary_size = branch.logical_size, branch.auxiliary_size
     kept.state_changed_at = kept.updated_at = now
-    kept.save(update_fields=[*DATA_FIELDS, "parent", "current_state"])
+    kept.save(update_fields=[*DATA_FIELDS, "parent", "current_state", "masked_as"])
     Role.objects.filter(branch=branch).update(branch=kept)
     Database.objects.filter(branch=branch).update(branch=kept)
     if not kept.hidden:

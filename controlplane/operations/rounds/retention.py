@@ -22,6 +22,7 @@ from controlplane.models import (
     Endpoint,
     Event,
     Host,
+    Masking,
     Operation,
     Project,
 )
@@ -127,6 +128,8 @@ def _forget_in(project_id: str, before: datetime) -> None:
         Branch.objects.filter(project=project, parent__in=branches).update(parent=None)
         # A branch's row stays while an endpoint of it, deleted later, still has its row.
         branches.exclude(Exists(Endpoint.objects.filter(branch=OuterRef("id")))).delete()
+        copies = Branch.objects.filter(masked_as=OuterRef("id"))
+        Masking.objects.exclude(Exists(copies)).filter(project=project).delete()
 
 
 def forget_projects(project_ids: list[str]) -> None:

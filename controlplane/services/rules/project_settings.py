@@ -1,15 +1,16 @@
 """A project's `settings`: what a request may set, and how that is merged with what is stored.
 
 Stored as JSON, {quota: {name: number}, allowed_ips: {ips, protected_branches_only},
-block_public_connections, block_outbound_connections, enable_logical_replication, durability}. A key
-that was never set is absent. The proxy and the worker's rounds read the stored JSON.
+block_public_connections, block_outbound_connections, enable_logical_replication, durability,
+masking_policy}. A key that was never set is absent. The proxy and the worker's rounds read the
+stored JSON.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.models import Durability, Host
+from controlplane.models import Durability, Host, MaskingPolicy
 from controlplane.services.errors import refused_field
 
 MAX_ALLOWED_IPS = 200
@@ -44,6 +45,7 @@ class ProjectSettings:
     block_outbound_connections: bool | None = None
     enable_logical_replication: bool | None = None
     durability: Durability | None = None
+    masking_policy: MaskingPolicy | None = None
 
 
 def merged_project_settings(
@@ -69,14 +71,12 @@ def merged_project_settings(
         merged["quota"] = {**stored.get("quota", {}), **sent.quota}
     if sent.allowed_ips is not None:
         merged["allowed_ips"] = sent.allowed_ips.over(stored.get("allowed_ips", {}))
-    if sent.block_public_connections is not None:
-        merged["block_public_connections"] = sent.block_public_connections
-    if sent.block_outbound_connections is not None:
-        merged["block_outbound_connections"] = sent.block_outbound_connections
-    if sent.enable_logical_replication is not None:
-        merged["enable_logical_replication"] = sent.enable_logical_replication
-    if sent.durability is not None:
-        merged["durability"] = sent.durability
+    for name in (
+        *("block_public_connections", "block_outbound_connections"),
+        *("enable_logical_replication", "durability", "masking_policy"),
+    ):
+        if (value := getattr(sent, name)) is not None:
+            merged[name] = value
     return merged
 
 

@@ -1,0 +1,301 @@
+"""Makes the data of a branch from its parent's, with the values masked that its rules name.
+
+The data is made in a staging directory, by a Postgres that only we reach, and gets its place once
+it is masked, rewritten and scanned. So nobody can connect to values that are not masked, and no
+file of the branch holds one: VACUUM FULL writes all tables, indexes and statistics anew, and the
+log of that is replaced by an empty one.
+
+Whatever clients wrote, such as an index's expression or a domain's check, is evaluated by a role
+that may do what the table's owner may, and no more. No trigger and no rule acts on the rows.
+"""
+
+import os
+import secrets
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any, LiteralString
+
+import psycopg
+from django.conf import settings
+from psycopg import sql
+
+from controlplane import clock
+from controlplane.compute.data import branch_data
+from controlplane.compute.host.accounts import Account, running_as
+from controlplane.compute.host.binaries import major_at, major_of, postgres_bin
+from controlplane.compute.host.patience import report_progress
+from controlplane.compute.host.progress import LOOK_INTERVAL, Movement, Watch
+from controlplane.compute.host.space import require_reserve
+from controlplane.compute.host.steps import Step, step
+from controlplane.compute.host.tree import open_directory
+from controlplane.compute.masking.functions import RuleRefused
+from controlplane.compute.masking.planning import Rule, Table, plan_of
+from controlplane.compute.masking.tables import mask_table, refusal
+from controlplane.compute.processes.recovery import is_to_recover
+from controlplane.compute.processes.session import Session, pinned_options, session
+from controlplane.compute.schemas.schema_restoring import CopyInterrupted
+from controlplane.compute.workshop import serving, sockets_of
+
+# Seconds that one statement may take, and that its server may make no progress.
+STATEMENT_TIMEOUT, STALL_TIMEOUT = 6 * 3600.0, 50.0
+RESET_WAL_TIMEOUT = 60.0
+# What is removed in one transaction: each large object takes a lock.
+LARGE_OBJECTS_AT_ONCE = 1000
+MAX_PASSES = 20
+# If it does not survive a crash, it is made again. Its messages could have values.
+PRIVATE = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    "log_min_messages": "panic",
+    "log_min_error_statement": "panic",
+    "log_statement": "none",
+}
+DATABASES = """
+SELECT datname, datallowconn, datconnlimit = -2 FROM pg_database
+WHERE datname <> 'template0' ORDER BY oid
+"""
+# What would lead to values elsewhere, or act on rows: a copy needs none of it.
+REMOVED = {
+    "prepared transactions": """
+SELECT format('ROLLBACK PREPARED %L', gid) FROM pg_prepared_xacts
+WHERE database = current_database()""",
+    "subscriptions": """
+SELECT format('ALTER SUBSCRIPTION %1$I DISABLE; ALTER SUBSCRIPTION %1$I SET (slot_name = NONE); '
+    'DROP SUBSCRIPTION %1$I', subname) FROM pg_subscription
+WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())""",
+    "user mappings": """
+SELECT format('DROP USER MAPPING FOR %s SERVER %I',
+    CASE umuser WHEN 0 THEN 'PUBLIC' ELSE umuser::regrole::text END, srvname)
+FROM pg_user_mappings""",
+}
+VIEWS = """
+SELECT n.nspname, c.relname, r.rolname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+JOIN pg_roles r ON r.oid = relowner WHERE relkind = 'm' AND relispopulated ORDER BY c.oid
+"""
+# In place of {} come the masker and the owner.
+ADMIT: Sequence[LiteralString] = (
+    "CREATE ROLE {0} LOGIN",
+    "GRANT {1} TO {0}",
+    "ALTER ROLE {0} SET session_replication_role = 'replica'",
+)
+SCHEMAS = """
+SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'
+"""
+
+
+@dataclass(frozen=True)
+class Masking:
+    """How a branch is masked: the rules, what happens to columns that may hold text and have none
+    ("refuse", "null" or "keep"), and the project's secret."""
+
+    rules: Sequence[Rule]
+    policy: str
+    secret: str
+
+
+def copy_masked(
+    masking: Masking, branch_id: str, parent: Path, staging: Path, account: Account
+) -> dict[str, Any]:
+    """Copy the data directory of another branch, which may be running, and mask the copy. Returns
+    what was done, for the attestation. The caller holds the name of the staging directory, and has
+    ended what a dead worker left there (`workshop.making`).
+
+    Raises RuleRefused, CopyInterrupted, NotEnoughSpace, StartFailed, psycopg.Error, OSError.
+    """
+    copied_at = clock.now()
+    branch_data.copy_branch(parent, staging, account)
+    branch_data.grant_access(staging, account)
+    with serving(branch_data.staging_id(branch_id), sockets_of(branch_id), PRIVATE) as sockets:
+        databases = _mask_cluster(sockets, masking)
+    data = staging / "data"
+    if is_to_recover(data):
+        raise CopyInterrupted("the Postgres that masks the data did not shut down cleanly")
+    _empty_log(data, account)
+    return {
+        "copied_at": copied_at.isoformat(),
+        "policy": masking.policy,
+        "rules": [asdict(rule) for rule in masking.rules],
+        "databases": databases,
+    }
+
+
+def _mask_cluster(sockets: Path, masking: Masking) -> list[dict[str, Any]]:
+    with session(sockets) as platform:
+        found = platform.execute(DATABASES).fetchall()
+        for name, _, is_half_dropped in found:
+            if is_half_dropped:
+                platform.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(str(name))))
+    names = [str(name) for name, _, is_half_dropped in found if not is_half_dropped]
+    closed = [str(name) for name, lets_in, is_half_dropped in found if not lets_in]
+    if others := {rule.database for rule in masking.rules} - set(names):
+        raise RuleRefused(f'a masking rule names the database "{min(others)}", which is not there')
+    if closed := [name for name in closed if name in names]:
+        raise RuleRefused(
+            f'the database "{closed[0]}" accepts no connections, so it cannot be masked: set its '
+            "ALLOW_CONNECTIONS to true, or drop it"
+        )
+    reports = {name: _prepared(sockets, name, masking.policy) for name in names}
+    plans = {name: _plan(sockets, name, masking) for name in names}
+    with step("masking", tables=sum(map(len, plans.values()))) as masked:
+        for name, tables in plans.items():
+            reports[name]["tables"] = _mask_database(sockets, name, tables, masking, masked)
+    with step("rewriting"):
+        for name in names:
+            with _long_session(sockets, name) as platform:
+                platform.execute("VACUUM (FULL, ANALYZE)")
+    return [{"name": name, **reports[name]} for name in names]
+
+
+def _prepared(sockets: Path, name: str, policy: str) -> dict[str, Any]:
+    """Remove from the database what the copy does not need. Returns the numbers of what it was."""
+    removed = {}
+    with _long_session(sockets, name) as platform:
+        for what, statements in REMOVED.items():
+            rows = platform.execute(statements.encode()).fetchall()
+            for (statement,) in rows:
+                for one in str(statement).split("; "):
+                    platform.execute(one.encode())
+            removed[what] = len(rows)
+        ((count,),) = platform.execute("SELECT count(*) FROM pg_largeobject_metadata").fetchall()
+        if count and policy == "refuse":
+            raise RuleRefused(
+                f'the database "{name}" has {count} large objects, for which there are no masking '
+                'rules: remove them, or change the project\'s masking_policy to "null", which '
+                'leaves them out, or "keep"'
+            )
+        while count and policy == "null":
+            rows = platform.execute(
+                "SELECT lo_unlink(oid) FROM (SELECT oid FROM pg_largeobject_metadata LIMIT %s) l",
+                [LARGE_OBJECTS_AT_ONCE],
+            ).fetchall()
+            removed["large objects"] = removed.get("large objects", 0) + len(rows)
+            if not rows:
+                break
+    return {"removed": {what: number for what, number in removed.items() if number}}
+
+
+def _plan(sockets: Path, name: str, masking: Masking) -> list[Table]:
+    rules = [rule for rule in masking.rules if rule.database == name]
+    with session(sockets, name) as platform:
+        return plan_of(platform, name, rules, masking.policy)
+
+
+def _mask_database(
+    sockets: Path, name: str, tables: Sequence[Table], masking: Masking, progress: Step
+) -> list[dict[str, Any]]:
+    reports = []
+    with _long_session(sockets, name) as platform:
+        for owner in sorted({table.owner for table in tables}):
+            with _masker(platform, sockets, name, owner) as masker:
+                for table in tables:
+                    if table.owner == owner and not table.is_partitioned:
+                        reports.append(mask_table(platform, masker, name, table, masking.secret))
+                        progress.detail["done"] = progress.detail.get("done", 0) + 1
+        _refresh_views(platform, sockets, name)
+    return sorted(reports, key=lambda report: (report["schema"], report["table"]))
+
+
+@contextmanager
+def _masker(platform: Session, sockets: Path, database: str, owner: str) -> Iterator[Session]:
+    """A session of a role that may do what the owner may, and for which no trigger, no rule and no
+    foreign key is checked."""
+    role = sql.Identifier(f"perch_masker_{secrets.token_hex(8)}")
+    for statement in ADMIT:
+        platform.execute(sql.SQL(statement).format(role, sql.Identifier(owner)))
+    grant = sql.SQL("GRANT CONNECT, TEMPORARY ON DATABASE {} TO {}")
+    platform.execute(grant.format(sql.Identifier(database), role))
+    for (schema,) in platform.execute(SCHEMAS).fetchall():
+        usage = sql.SQL("GRANT USAGE ON SCHEMA {} TO {}")
+        platform.execute(usage.format(sql.Identifier(str(schema)), role))
+    with _long_session(sockets, database, user=role.as_string().strip('"')) as masker:
+        yield masker
+    for statement in ("DROP OWNED BY {}", "DROP ROLE {}"):
+        platform.execute(sql.SQL(statement).format(role))
+
+
+@contextmanager
+def _long_session(sockets: Path, database: str, *, user: str | None = None) -> Iterator[Session]:
+    """A session whose statements may take long, as long as the server works. Not the platform's
+    own if it names another `user`."""
+    others: dict[str, Any] = {}
+    if user is not None:
+        options = pinned_options(
+            STATEMENT_TIMEOUT,
+            major_at(sockets),
+            of_superuser=False,
+            search_path="pg_catalog,pg_temp",
+        )
+        others = {"user": user, "options": options}
+    with (
+        open_directory(Path(settings.STATE_DIR) / "branches") as branches,
+        session(
+            sockets, database, bound=STATEMENT_TIMEOUT, watch=partial(_watch, branches), **others
+        ) as connection,
+    ):
+        yield connection
+
+
+def _watch(branches: int, server: int) -> Callable[[], None]:
+    """What reports the progress of the server's process while it works, and raises psycopg.Error if
+    it stands still, NotEnoughSpace if the disk fills up."""
+    watch = Watch(server)
+    moved_at = looked_at = monotonic()
+
+    def look() -> None:
+        nonlocal moved_at, looked_at
+        now = monotonic()
+        if now < looked_at + LOOK_INTERVAL:
+            return
+        looked_at = now
+        require_reserve(branches)
+        if watch.look() is not Movement.STANDS_STILL:
+            moved_at = now
+            report_progress()
+        elif now > moved_at + STALL_TIMEOUT:
+            raise psycopg.OperationalError("the statement made no progress")
+
+    return look
+
+
+def _refresh_views(platform: Session, sockets: Path, database: str) -> None:
+    """Fill the materialized views from the masked tables. One may read another, so what fails is
+    tried again after the others. Raises RuleRefused."""
+    views = platform.execute(VIEWS).fetchall()
+    for _ in range(MAX_PASSES):
+        failed: list[tuple[object, ...]] = []
+        refused = None
+        for schema, name, owner in views:
+            with _masker(platform, sockets, database, str(owner)) as masker:
+                place = sql.Identifier(str(schema), str(name))
+                try:
+                    masker.execute(sql.SQL("REFRESH MATERIALIZED VIEW {}").format(place))
+                except psycopg.Error as error:
+                    failed.append((schema, name, owner))
+                    refused = refusal(f"{database}.{schema}.{name}", error)
+        if refused is None:
+            return
+        if len(failed) == len(views):
+            raise refused
+        views = failed
+
+
+def _empty_log(data: Path, account: Account) -> None:
+    """Replace the log by an empty one, and remove the statistics of statements. The data was shut
+    down in order, so it needs no log. Raises OSError, CopyInterrupted."""
+    done = subprocess.run(
+        [postgres_bin(major_of(data)) / "pg_resetwal", "--pgdata", data],
+        capture_output=True,
+        timeout=RESET_WAL_TIMEOUT,
+        **running_as(account),
+    )
+    if done.returncode:
+        raise CopyInterrupted("the log of the masked data could not be emptied")
+    with open_directory(data) as inner, open_directory("pg_stat", dir_fd=inner) as statistics:
+        for name in os.listdir(statistics):
+            os.unlink(name, dir_fd=statistics)

@@ -1,0 +1,50 @@
+"""`manage.py verify_attestation FILE`: checks the proof that the data of a branch is masked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from controlplane.deployment.service_command import ServiceCommand
+from controlplane.models import Project
+from controlplane.operations.masked_data import AttestationInvalid, public_key, verify
+
+
+class Command(ServiceCommand):
+    help = (
+        "Checks that the attestation in FILE (of GET …/branches/{branch_id}/attestation) was made "
+        "by this service and not changed. Prints what it attests."
+    )
+    refusals = (AttestationInvalid,)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("file", metavar="FILE")
+        parser.add_argument(
+            "--public-key",
+            metavar="KEY",
+            help="the project's key, in base64, to check the attestation of another service",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            content = json.loads(Path(options["file"]).read_text())
+            attestation = content.get("attestation", content)
+            project_id = str(attestation["project_id"])
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise CommandError(f"{options['file']} has no attestation: {error}") from None
+        key = options["public_key"]
+        if key is None:
+            project = Project.objects.filter(id=project_id).exclude(masking_secret="").first()
+            if project is None:
+                raise CommandError(f"the project {project_id} is not known here: add --public-key")
+            key = public_key(project)
+        verify(attestation, key)
+        tables = [table for one in attestation["databases"] for table in one["tables"]]
+        masked = [column for table in tables for column in table["columns"] if column["masked"]]
+        self.stdout.write(
+            f"valid: the branch {attestation['branch_id']} has the data of "
+            f"{attestation['source_id']} as copied at {attestation['copied_at']}; {len(masked)} "
+            f"columns of {len(tables)} tables are masked; policy: {attestation['policy']}"
+        )
