@@ -17,10 +17,8 @@ from controlplane.proxy.limits.connection_limits import NO_ACCOUNT, Admission
 from controlplane.proxy.limits.pending_clients import answer_due
 from controlplane.proxy.peers.header import Admitted, Kind
 from controlplane.proxy.peers.passing import LeadsElsewhere
-from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.sessions.between_hosts import pass_to_worker, send_log
 from controlplane.proxy.sessions.passing_on import begin_passing_tls_on
-from controlplane.proxy.sessions.receiving_moves import pass_to_worker
-from controlplane.proxy.sessions.sending_logs import send_log
 from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.wire import startup
 from controlplane.proxy.wire.destination import (
@@ -46,28 +44,26 @@ if TYPE_CHECKING:
 Proof = TypeVar("Proof")
 
 
-async def read_request(
-    proxy: ProxyContext, client: "Session", patience: asyncio.Timeout
-) -> startup.Request | None:
+async def read_request(client: "Session", patience: asyncio.Timeout) -> startup.Request | None:
     """Reads up to the client's start-up message or cancel request. First serves the requests of a
     client that speaks HTTP, for which time limits of their own hold. Returns None if it spoke
     nothing else. Raises ProtocolViolation, ConnectionLost."""
-    channel = client.channel
+    channel, proxy = client.channel, client.proxy
     request: startup.Request | startup.PeerRequest | None = startup.PeerRequest()
     is_http = False
-    if await _learn_address(proxy, client):
+    if await _learn_address(client):
         is_http = await startup.speaks_http(channel, proxy.identity)
         if not is_http:
-            before_tls = partial(_pass_on, proxy, client, patience)
+            before_tls = partial(_pass_on, client, patience)
             request = await startup.read_first_request(channel, proxy.identity, before_tls)
     if not is_http:
         if not isinstance(request, startup.PeerRequest):
             return request
-        kind = await _accept_from_peer(proxy, client)
+        kind = await _accept_from_peer(client)
         if kind in (Kind.MOVE, Kind.LOG):
             proxy.sessions.note_proved(client)
             patience.reschedule(None)
-            await (pass_to_worker if kind is Kind.MOVE else send_log)(proxy, client)
+            await (pass_to_worker if kind is Kind.MOVE else send_log)(client)
             return None
         if kind is Kind.TLS:
             client.passed_on = None  # it begins TLS with this proxy, as it would without the other
@@ -82,10 +78,10 @@ async def read_request(
     return await startup.read_request(channel, proxy.identity)
 
 
-async def _pass_on(proxy: ProxyContext, client: "Session", patience: asyncio.Timeout) -> bool:
+async def _pass_on(client: "Session", patience: asyncio.Timeout) -> bool:
     """Serves a client that is about to begin TLS and whose endpoint is known to be on another host.
     Returns False if this proxy is to perform the handshake."""
-    passed = await begin_passing_tls_on(proxy, client)
+    passed = await begin_passing_tls_on(client)
     if passed is None:
         return False
     patience.reschedule(None)
@@ -93,11 +89,11 @@ async def _pass_on(proxy: ProxyContext, client: "Session", patience: asyncio.Tim
     return True
 
 
-async def _learn_address(proxy: ProxyContext, client: "Session") -> bool:
+async def _learn_address(client: "Session") -> bool:
     """Reads the client's address if a load balancer sends it. Returns False if the connection is of
     another host in the load balancers' networks, whose request has been read. Raises
     ProtocolViolation, ConnectionLost."""
-    load_balancers = proxy.settings.load_balancers
+    load_balancers = client.proxy.settings.load_balancers
     if not load_balancers:
         return True
     address = await startup.client_address(
@@ -105,42 +101,41 @@ async def _learn_address(proxy: ProxyContext, client: "Session") -> bool:
     )
     if address is not None:
         client.client_address = address
-        proxy.sessions.note_address(client)
+        client.proxy.sessions.note_address(client)
     return address is not None
 
 
-async def _accept_from_peer(proxy: ProxyContext, client: "Session") -> Kind:
+async def _accept_from_peer(client: "Session") -> Kind:
     """Makes the session one of the client that another host passes on. Returns what the connection
     carries from now on. Raises ProtocolViolation, ConnectionLost."""
-    client.passed_on = passed_on = await proxy.peers.accept(client.channel)
+    client.passed_on = passed_on = await client.proxy.peers.accept(client.channel)
     client.client_address = passed_on.client_address
     client.websocket_host = passed_on.websocket_host
-    proxy.sessions.note_address(client)
+    client.proxy.sessions.note_address(client)
     # One search finds the client's lines in the logs of both hosts.
     add_to_context(request=passed_on.request_id)
     return passed_on.kind
 
 
 async def admit_postgres(
-    proxy: ProxyContext, client: "Session", request: startup.StartupMessage
+    client: "Session", request: startup.StartupMessage
 ) -> tuple[Destination, bytes]:
     """Admits a client that speaks the Postgres protocol. Returns the destination, and the
     AuthenticationSASLFinal that is still to be sent, or b"". Raises ProxyError, and LeadsElsewhere
     if the client must be passed on."""
-    _refuse_plain(proxy, client)
+    _refuse_plain(client)
     if client.passed_on is not None and client.passed_on.admitted is not None:
-        return await _admit_again(proxy, client, request, client.passed_on.admitted), b""
+        return await _admit_again(client, request, client.passed_on.admitted), b""
     destination, password, answer = await _find_destination(client, request)
-    prove = partial(_authenticate, proxy, client, request, destination.endpoint_id, password)
+    prove = partial(_authenticate, client, request, destination.endpoint_id, password)
     try:
-        return await admit(proxy, client, destination, request.role, prove, equalizes_timing=True)
+        return await admit(client, destination, request.role, prove, equalizes_timing=True)
     except LeadsElsewhere as found:
         found.password = answer
         raise
 
 
 async def admit(
-    proxy: ProxyContext,
     client: "Session",
     destination: Destination,
     role: str,
@@ -155,10 +150,11 @@ async def admit(
     if `prove` sends the client anything before the client has proved its identity. Raises
     ProxyError, and LeadsElsewhere before `prove` is called.
     """
-    _refuse_plain(proxy, client)
+    proxy = client.proxy
+    _refuse_plain(client)
     due = answer_due(proxy.readiness.loop, proxy.directory.lookup_time())
     route = await proxy.directory.route(destination.endpoint_id, role)
-    check_address(proxy, client, route, role)
+    check_address(client, route, role)
     if client.passed_on is None:
         host_id = await proxy.peers.leads_to(route, destination.endpoint_id)
         if host_id is not None:
@@ -183,12 +179,11 @@ async def admit(
     if route.elsewhere is not None and not await proxy.peers.leads_to(route, route.endpoint_id):
         raise EndpointElsewhere(route.elsewhere)
     destination = for_the_pooler(destination.with_pooler(route.always_pooled))
-    _let_in(proxy, client, route, role)
+    _let_in(client, route, role)
     return destination, proof
 
 
 def readmit(
-    proxy: ProxyContext,
     client: "Session",
     destination: Destination,
     role: str,
@@ -197,20 +192,20 @@ def readmit(
     """Admits the client as `admit` does, but asks nobody. Returns None, and has then done nothing,
     unless the role was confirmed just now and `knows` says that the password fits its verifier.
     Raises ProxyError."""
-    recent = proxy.directory.recent(destination.endpoint_id, role)
+    recent = client.proxy.directory.recent(destination.endpoint_id, role)
     verifier = scram.parse_verifier(recent[0].verifier or "") if recent else None
     if recent is None or verifier is None or not knows(verifier):
         return None
     route, _ = recent
-    _refuse_plain(proxy, client)
-    check_address(proxy, client, route, role)
+    _refuse_plain(client)
+    check_address(client, route, role)
     client.note_authenticated()
     destination = for_the_pooler(destination.with_pooler(route.always_pooled))
-    _let_in(proxy, client, route, role)
+    _let_in(client, route, role)
     return destination, verifier
 
 
-def check_address(proxy: ProxyContext, client: "Session", route: Route | None, role: str) -> None:
+def check_address(client: "Session", route: Route | None, role: str) -> None:
     """Raises AddressNotAllowed, PublicAddressRefused."""
     if route is None or route.rules is None:
         return
@@ -218,32 +213,32 @@ def check_address(proxy: ProxyContext, client: "Session", route: Route | None, r
     try:
         route.rules.check(address)
     except ProxyError:
-        proxy.directory.note_refusal(route, role, address=address, is_outside=True)
+        client.proxy.directory.note_refusal(route, role, address=address, is_outside=True)
         raise
 
 
 async def _admit_again(
-    proxy: ProxyContext, client: "Session", request: startup.StartupMessage, admitted: Admitted
+    client: "Session", request: startup.StartupMessage, admitted: Admitted
 ) -> Destination:
     """Admits a client that another host has admitted, and that has sent its password there. The
     compute is asked whether that is still valid (`Directory.confirm`). Raises ProxyError."""
-    route = await proxy.directory.route(admitted.endpoint_id, request.role)
-    check_address(proxy, client, route, request.role)
+    route = await client.proxy.directory.route(admitted.endpoint_id, request.role)
+    check_address(client, route, request.role)
     if route is None:
         raise PasswordFailed(request.role)
     if route.elsewhere is not None:
         raise LetGo
     route = replace(route, verifier=admitted.verifier, confirmed_by=None)
-    _let_in(proxy, client, route, request.role)
+    _let_in(client, route, request.role)
     return Destination(admitted.endpoint_id, admitted.pooled, request.parameters)
 
 
-def _let_in(proxy: ProxyContext, client: "Session", route: Route, role: str) -> None:
+def _let_in(client: "Session", route: Route, role: str) -> None:
     """Raises DisabledEndpointRefused, TooManyConnections."""
     if route.disabled:
         raise DisabledEndpointRefused
     client.role, client.identity, client.route = role, route.identity, route
-    proxy.sessions.admit(client, _admission(route, route.endpoint_id, role))
+    client.proxy.sessions.admit(client, _admission(route, route.endpoint_id, role))
 
 
 def _admission(route: Route | None, endpoint_id: str, role: str) -> Admission:
@@ -282,7 +277,6 @@ def _server_name(client: "Session") -> str | None:
 
 
 async def _authenticate(
-    proxy: ProxyContext,
     client: "Session",
     request: startup.StartupMessage,
     endpoint_id: str,
@@ -296,7 +290,7 @@ async def _authenticate(
         # for SCRAM to bind to, and drivers send the password without being asked.
         password = await ask_for_password(client.channel, preamble=request.negotiation)
     if password is not None:
-        await proxy.passwords.check(
+        await client.proxy.passwords.check(
             verifier,
             password,
             role=request.role,
@@ -314,9 +308,9 @@ async def _authenticate(
     )
 
 
-def _refuse_plain(proxy: ProxyContext, client: "Session") -> None:
+def _refuse_plain(client: "Session") -> None:
     """Raises InsecureConnection if the client may not connect without TLS, but does."""
-    allowed = proxy.settings.plain_connections
+    allowed = client.proxy.settings.plain_connections
     if client.tls is not None or allowed is PlainConnections.ALWAYS:
         return
     if allowed is PlainConnections.NEVER or not is_loopback(client.client_address):

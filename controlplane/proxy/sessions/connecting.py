@@ -10,7 +10,6 @@ from controlplane.actors import Actor, ActorType, acting_as
 from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.relaying.compute import ComputeGone, Connection
 from controlplane.proxy.sessions.admitting import check_address
-from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.sessions.passing_on import find_elsewhere
 from controlplane.proxy.sessions.wakes import Wake
 from controlplane.proxy.wire.destination import Destination
@@ -36,7 +35,6 @@ class Connecting(Generic[Connection]):
     """Wakes the compute and connects to it by `connect`, as long as the client stays connected. A
     connection that the client may not have after all is closed."""
 
-    proxy: ProxyContext
     client: "Session"
     destination: Destination
     connect: Callable[[ComputeAddress], Awaitable[Connection]]
@@ -63,12 +61,12 @@ class Connecting(Generic[Connection]):
             try:
                 return await self._wake_and_connect()
             except WakeTimeout:
-                waits_for, is_made = await self.proxy.directory.waited_for(
+                waits_for, is_made = await self.client.proxy.directory.waited_for(
                     self.destination.endpoint_id
                 )
                 waited = loop.time() - began
-                if not is_made or waited >= self.proxy.settings.branch_timeout:
-                    waited = max(self.proxy.settings.wake_timeout, round(waited))
+                if not is_made or waited >= self.client.proxy.settings.branch_timeout:
+                    waited = max(self.client.proxy.settings.wake_timeout, round(waited))
                     raise WakeTimeout(waited, waits_for) from None
 
     async def _wake_and_connect(self) -> Connection:
@@ -79,7 +77,7 @@ class Connecting(Generic[Connection]):
         client.is_connecting = True
         client.channel.watch(client.abandon)
         try:
-            async with asyncio.timeout(self.proxy.settings.wake_timeout):
+            async with asyncio.timeout(self.client.proxy.settings.wake_timeout):
                 while True:
                     client.wake.is_waking = True
                     address = await self._find_compute(refused_address)
@@ -111,7 +109,7 @@ class Connecting(Generic[Connection]):
                     pause = min(pause * 2, _MAX_RETRY_DELAY)
         except TimeoutError:
             if refused is None:
-                raise WakeTimeout(self.proxy.settings.wake_timeout) from None
+                raise WakeTimeout(self.client.proxy.settings.wake_timeout) from None
             if refused.packet is not None:
                 raise ComputeRefused(refused.packet) from None
             raise ComputeUnreachable from None
@@ -123,13 +121,13 @@ class Connecting(Generic[Connection]):
         """Wakes the compute. Returns its address, or the other host that its project has moved to;
         None if this proxy has not been told of the move yet. Raises ProxyError."""
         try:
-            return await self.proxy.wakes.wake(
+            return await self.client.proxy.wakes.wake(
                 self.destination.endpoint_id, pooled=self.destination.pooled, refused=refused
             )
         except ProjectMoved:
             if self.client.is_admitted_elsewhere:
                 raise LetGo from None
-            return await find_elsewhere(self.proxy, self.client, self.destination)
+            return await find_elsewhere(self.client, self.destination)
 
     async def _check_address_again(self) -> None:
         """Checks the client's address again. The rules may have changed after the client was
@@ -137,9 +135,9 @@ class Connecting(Generic[Connection]):
         have changed."""
         client, route = self.client, self.client.route
         assert route is not None
-        rules = await self.proxy.directory.rules(route.endpoint_id, client.role)
+        rules = await self.client.proxy.directory.rules(route.endpoint_id, client.role)
         if rules is not None:
-            check_address(self.proxy, client, replace(route, rules=rules), client.role)
+            check_address(client, replace(route, rules=rules), client.role)
 
     async def _start_session(self, address: ComputeAddress) -> Connection:
         """Starts the session, if its role may log in to the compute now.
@@ -150,7 +148,7 @@ class Connecting(Generic[Connection]):
         assert client.route is not None
         if address.elsewhere is not None:
             return await self.connect(address)  # the other host confirms the role
-        confirm = self.proxy.directory.confirm(
+        confirm = self.client.proxy.directory.confirm(
             client.route, client.role, address, pooled=self.destination.pooled
         )
         if self.destination.pooled:

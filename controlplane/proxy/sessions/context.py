@@ -7,10 +7,10 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from controlplane.proxy.authentication.passwords import PasswordChecks
-from controlplane.proxy.directory.interface import Client, ComputeAddress, Directory
+from controlplane.proxy.directory.interface import ComputeAddress, Directory
 from controlplane.proxy.limits.connection_limits import (
     Admission,
     ConnectionCounts,
@@ -28,6 +28,9 @@ from controlplane.proxy.wire.errors import ProxyError
 from controlplane.proxy.wire.readiness import Readiness
 from controlplane.proxy.wire.tls import TlsIdentity
 
+if TYPE_CHECKING:
+    from controlplane.proxy.sessions.session import Session
+
 _PID_BITS = 31
 # How many more sessions than a sibling a process may have, and still accept the next one at once.
 _MAX_AHEAD = 1
@@ -35,25 +38,6 @@ _SHORT_SECRET_BYTES = 4
 _LONG_SECRET_BYTES = 32
 # Seconds in which a forwarded cancel request must have been served.
 _FORWARD_TIMEOUT = 10.0
-
-
-class Connected(Client, Protocol):
-    """What `ConnectedSessions` and its callers need of a session; see `session.Session`."""
-
-    client_address: str
-    # None until the client has authenticated.
-    admission: Admission | None
-    # None until the client is joined to its compute.
-    key: CancelKey | None
-    task: "asyncio.Task[None]"
-
-    @property
-    def state(self) -> str: ...
-
-    def abandon(self) -> None: ...
-    def interrupt(self, error: ProxyError) -> None: ...
-    def park(self, because: str) -> None: ...
-    async def cancel_query(self) -> None: ...
 
 
 class ConnectedSessions:
@@ -65,10 +49,10 @@ class ConnectedSessions:
         self._host_id = settings.host_id
         self.shared = siblings.counts.of(siblings.number) if siblings else None
         self._counts = ConnectionCounts(settings.limits, self.shared)
-        self._all: set[Connected] = set()
+        self._all: set[Session] = set()
         self._pending = PendingClients(settings.max_pending)
-        self._by_endpoint: dict[str, set[Connected]] = {}
-        self._by_pid: dict[int, tuple[bytes, Connected]] = {}
+        self._by_endpoint: dict[str, set[Session]] = {}
+        self._by_pid: dict[int, tuple[bytes, Session]] = {}
         # True if this process accepts no further clients, because another generation does.
         self.is_draining = False
         self._note_sessions()
@@ -76,21 +60,21 @@ class ConnectedSessions:
     def __len__(self) -> int:
         return len(self._all)
 
-    def add(self, session: Connected) -> None:
+    def add(self, session: "Session") -> None:
         self._all.add(session)
         self._pending.add(session)
         self._note_sessions()
 
-    def note_address(self, session: Connected) -> None:
+    def note_address(self, session: "Session") -> None:
         """See `PendingClients.note_address`."""
         self._pending.note_address(session)
 
-    def note_proved(self, session: Connected) -> None:
+    def note_proved(self, session: "Session") -> None:
         """Notes that the session is not a client's, but another host's own, by its certificate. So
         it never has to make room."""
         self._pending.remove(session)
 
-    def admit(self, session: Connected, admission: Admission) -> None:
+    def admit(self, session: "Session", admission: Admission) -> None:
         """Counts a session that has authenticated, until `remove` or `dismiss`.
 
         Raises TooManyConnections, and then does not count it.
@@ -98,21 +82,21 @@ class ConnectedSessions:
         self.count(session, admission)
         self._by_endpoint.setdefault(admission.endpoint_id, set()).add(session)
 
-    def count(self, session: Connected, admission: Admission) -> None:
+    def count(self, session: "Session", admission: Admission) -> None:
         """Counts a session as `admit` does, without making it one of the endpoint's: another host
         has admitted the client, and ends its connection if the endpoint changes."""
         self._counts.add(admission)
         session.admission = admission
         self._pending.remove(session)
 
-    def dismiss(self, session: Connected) -> None:
+    def dismiss(self, session: "Session") -> None:
         """Ends the session's admission. It counts as one that has not authenticated, like an HTTP
         connection between its requests."""
         self._leave(session)
         session.admission = None
         self._pending.add(session)
 
-    def issue_key(self, session: Connected, *, long: bool) -> CancelKey:
+    def issue_key(self, session: "Session", *, long: bool) -> CancelKey:
         """Returns a new key, unlike any in use; `long` if the client speaks protocol 3.2."""
         pid = self._random_pid()
         while pid in self._by_pid:
@@ -125,11 +109,11 @@ class ConnectedSessions:
         pid = marked(secrets.randbits(_PID_BITS), self._host_id)
         return self._siblings.own_pid(pid) if self._siblings else pid
 
-    def find_by_key(self, key: CancelKey) -> Connected | None:
+    def find_by_key(self, key: CancelKey) -> "Session | None":
         secret, session = self._by_pid.get(key.pid, (b"", None))
         return session if hmac.compare_digest(secret, key.secret) else None
 
-    def remove(self, session: Connected) -> None:
+    def remove(self, session: "Session") -> None:
         self._all.discard(session)
         self._note_sessions()
         self._pending.remove(session)
@@ -153,7 +137,7 @@ class ConnectedSessions:
         fewest = self.shared.fewest_sessions() if self.shared is not None else None
         return fewest is not None and len(self._all) > fewest + _MAX_AHEAD
 
-    def _leave(self, session: Connected) -> None:
+    def _leave(self, session: "Session") -> None:
         if session.admission is not None:
             self._counts.remove(session.admission)
             endpoint_id = session.admission.endpoint_id
@@ -162,10 +146,10 @@ class ConnectedSessions:
             if not sessions:
                 self._by_endpoint.pop(endpoint_id, None)
 
-    def of_endpoint(self, endpoint_id: str) -> list[Connected]:
+    def of_endpoint(self, endpoint_id: str) -> list["Session"]:
         return list(self._by_endpoint.get(endpoint_id, ()))
 
-    def all(self) -> list[Connected]:
+    def all(self) -> list["Session"]:
         return list(self._all)
 
 

@@ -5,20 +5,18 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from controlplane.logs import current
 from controlplane.metrics import figures
-from controlplane.proxy.directory.interface import ComputeAddress, Route
+from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.limits.pending_clients import answer_due
 from controlplane.proxy.peers.header import Admitted, Kind, PassedOn, SeenTls
 from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient
 from controlplane.proxy.relaying.compute import CancelKey
-from controlplane.proxy.sessions.context import Connected, ProxyContext
 from controlplane.proxy.settings import mark_of_host, mark_of_key
 from controlplane.proxy.wire import messages, startup
 from controlplane.proxy.wire.channel import Channel
@@ -30,7 +28,10 @@ from controlplane.proxy.wire.errors import (
     ProjectMoved,
     TooManyConnections,
 )
-from controlplane.proxy.wire.tls import ClientTls, server_name_in
+from controlplane.proxy.wire.tls import server_name_in
+
+if TYPE_CHECKING:
+    from controlplane.proxy.sessions.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -40,22 +41,7 @@ _MAX_HELLO_BYTES = 16_384
 _MAX_LOOKS, _LOOK_INTERVAL = 20, 0.01
 
 
-class ClientToPassOn(Connected, Protocol):
-    """See `session.Session`."""
-
-    route: Route | None
-    websocket_host: str | None
-    passed_on: PassedOn | None
-
-    @property
-    def channel(self) -> Channel: ...
-    @property
-    def tls(self) -> ClientTls | None: ...
-    @property
-    def domains(self) -> Sequence[str]: ...
-
-
-async def begin_passing_tls_on(proxy: ProxyContext, client: ClientToPassOn) -> PassedClient | None:
+async def begin_passing_tls_on(client: "Session") -> PassedClient | None:
     """Passes a client's TLS connection on unread, if the host name in its ClientHello names an
     endpoint on another host. That costs this proxy no encryption. The other host admits and counts
     the client, and tells it why it ends.
@@ -63,20 +49,20 @@ async def begin_passing_tls_on(proxy: ProxyContext, client: ClientToPassOn) -> P
     Returns None, with the ClientHello still unread, if the host is not known, does not accept the
     connection, or this proxy passes as many on unread as it may.
     """
-    if not proxy.directory.peers():
+    if not client.proxy.directory.peers():
         return None
     name = await _server_name(client.channel)
     endpoint_id = endpoint_named_by(name, client.domains)
-    host_id = await _host_of(proxy, client, endpoint_id) if endpoint_id is not None else None
+    host_id = await _host_of(client, endpoint_id) if endpoint_id is not None else None
     if endpoint_id is None or host_id is None:
         return None
-    header = _header(proxy, client, Kind.TLS, tls=SeenTls(name, b""))
-    peer = await proxy.peers.connect_for_tls(host_id, header)
+    header = _header(client, Kind.TLS, tls=SeenTls(name, b""))
+    peer = await client.proxy.peers.connect_for_tls(host_id, header)
     if peer is None:
         return None
     try:
         unproved = Admission.unproved(endpoint_id, client.client_address)
-        proxy.sessions.count(client, unproved)
+        client.proxy.sessions.count(client, unproved)
     except TooManyConnections:
         peer.close()
         return None
@@ -84,17 +70,17 @@ async def begin_passing_tls_on(proxy: ProxyContext, client: ClientToPassOn) -> P
     figures.PASSED_ON.labels(Kind.TLS).inc()
     fields = {"client": client.client_address, "endpoint": endpoint_id}
     log.info("passed on", extra={**fields, "host": host_id})
-    return PassedClient(client.channel, peer, host_id, proxy.readiness)
+    return PassedClient(client.channel, peer, host_id, client.proxy.readiness)
 
 
-async def _host_of(proxy: ProxyContext, client: ClientToPassOn, endpoint_id: str) -> str | None:
+async def _host_of(client: "Session", endpoint_id: str) -> str | None:
     """Returns the other host of the endpoint; None if it has none or the database does not answer.
     It is the same for every client of the name, and after the same time, whether the name is
     remembered, new or of no endpoint: clients can tell the handshakes of two hosts apart."""
-    due = answer_due(proxy.readiness.loop, proxy.directory.lookup_time())
+    due = answer_due(client.proxy.readiness.loop, client.proxy.directory.lookup_time())
     host_id = None
     with contextlib.suppress(ControlPlaneUnavailable):
-        host_id = await proxy.peers.leads_any_role_to(endpoint_id)
+        host_id = await client.proxy.peers.leads_any_role_to(endpoint_id)
     await due
     return host_id
 
@@ -112,8 +98,7 @@ async def _server_name(client: Channel) -> str | None:
 
 
 async def begin_passing_on(
-    proxy: ProxyContext,
-    client: ClientToPassOn,
+    client: "Session",
     found: LeadsElsewhere,
     request: startup.StartupMessage,
 ) -> PassedClient | None:
@@ -123,17 +108,17 @@ async def begin_passing_on(
 
     Raises HostUnreachable, TooManyConnections, ConnectionLost.
     """
-    header = _header(proxy, client, Kind.POSTGRES, password=found.password)
+    header = _header(client, Kind.POSTGRES, password=found.password)
     client.channel.watch(client.abandon)
     try:
-        peer = await proxy.peers.connect(found.host_id, header, request.packet)
+        peer = await client.proxy.peers.connect(found.host_id, header, request.packet)
     finally:
         client.channel.unwatch()
-    passed = PassedClient(client.channel, peer, found.host_id, proxy.readiness)
+    passed = PassedClient(client.channel, peer, found.host_id, client.proxy.readiness)
     try:
         is_admitted = await passed.is_admitted()
         if is_admitted:
-            proxy.sessions.count(client, found.admission)
+            client.proxy.sessions.count(client, found.admission)
     except BaseException:
         passed.close()
         raise
@@ -147,32 +132,28 @@ async def begin_passing_on(
     return passed
 
 
-async def connect_for_requests(
-    proxy: ProxyContext, client: ClientToPassOn, host_id: str
-) -> Channel:
+async def connect_for_requests(client: "Session", host_id: str) -> Channel:
     """Opens a connection for the client's HTTP requests to endpoints of the host. Raises
     HostUnreachable."""
-    return await proxy.peers.connect(host_id, _header(proxy, client, Kind.HTTP))
+    return await client.proxy.peers.connect(host_id, _header(client, Kind.HTTP))
 
 
-async def cancel(proxy: ProxyContext, client: ClientToPassOn, key: CancelKey) -> None:
+async def cancel(client: "Session", key: CancelKey) -> None:
     """Cancels the query that runs under the key, on whichever host of the region has issued it. An
     unknown key is ignored, as in Postgres."""
-    hosts = proxy.peers.issuers_of(key.pid) if client.passed_on is None else []
-    if not hosts or mark_of_key(key.pid) == mark_of_host(proxy.settings.host_id):
-        await proxy.cancel(key)
+    hosts = client.proxy.peers.issuers_of(key.pid) if client.passed_on is None else []
+    if not hosts or mark_of_key(key.pid) == mark_of_host(client.proxy.settings.host_id):
+        await client.proxy.cancel(key)
     for host_id in hosts:
-        await _pass_on_cancel(proxy, client, host_id, key)
+        await _pass_on_cancel(client, host_id, key)
 
 
-async def _pass_on_cancel(
-    proxy: ProxyContext, client: ClientToPassOn, host_id: str, key: CancelKey
-) -> None:
+async def _pass_on_cancel(client: "Session", host_id: str, key: CancelKey) -> None:
     """Returns once the host has cancelled the query, or cannot be reached."""
-    header = _header(proxy, client, Kind.CANCEL)
-    async with proxy.peers.cancelling[host_id]:
+    header = _header(client, Kind.CANCEL)
+    async with client.proxy.peers.cancelling[host_id]:
         with contextlib.suppress(HostUnreachable, ConnectionLost):
-            peer = await proxy.peers.connect(
+            peer = await client.proxy.peers.connect(
                 host_id, header, messages.cancel_request(key.pid, key.secret)
             )
             figures.PASSED_ON.labels(Kind.CANCEL).inc()
@@ -188,39 +169,35 @@ class ComputeElsewhere:
 
     host_id: str
     admitted: Admitted
-    proxy: ProxyContext = field(compare=False, repr=False)
-    client: ClientToPassOn = field(compare=False, repr=False)
+    client: "Session" = field(compare=False, repr=False)
 
     async def open(self, *, to_cancel: bool) -> Channel:
         if to_cancel:
-            header = _header(self.proxy, self.client, Kind.CANCEL)
+            header = _header(self.client, Kind.CANCEL)
         else:
-            header = _header(self.proxy, self.client, Kind.POSTGRES, admitted=self.admitted)
+            header = _header(self.client, Kind.POSTGRES, admitted=self.admitted)
             figures.PASSED_ON.labels("moved").inc()
-        return await self.proxy.peers.connect(self.host_id, header)
+        return await self.client.proxy.peers.connect(self.host_id, header)
 
 
-async def find_elsewhere(
-    proxy: ProxyContext, client: ClientToPassOn, destination: Destination
-) -> ComputeAddress | None:
+async def find_elsewhere(client: "Session", destination: Destination) -> ComputeAddress | None:
     """Returns the address of the client's compute on another host, which its project has moved to;
     None if the host is not known yet. Raises ProjectMoved if the client cannot be served from here,
     WakeFailed."""
     assert client.route is not None
     assert client.route.verifier is not None
-    route = await proxy.directory.route(destination.endpoint_id, client.role)
+    route = await client.proxy.directory.route(destination.endpoint_id, client.role)
     if route is None or route.elsewhere is None:
         return None
-    host_id = await proxy.peers.leads_to(route, destination.endpoint_id)
+    host_id = await client.proxy.peers.leads_to(route, destination.endpoint_id)
     if host_id is None:
         raise ProjectMoved
     admitted = Admitted(destination.endpoint_id, destination.pooled, client.route.verifier)
-    return ComputeAddress(Path(), elsewhere=ComputeElsewhere(host_id, admitted, proxy, client))
+    return ComputeAddress(Path(), elsewhere=ComputeElsewhere(host_id, admitted, client))
 
 
 def _header(
-    proxy: ProxyContext,
-    client: ClientToPassOn,
+    client: "Session",
     kind: Kind,
     *,
     password: bytes | None = None,
@@ -233,7 +210,7 @@ def _header(
         kind=kind,
         client_address=client.client_address,
         tls=tls,
-        domains=proxy.settings.domains,
+        domains=client.proxy.settings.domains,
         websocket_host=client.websocket_host,
         password=password,
         admitted=admitted,

@@ -53,7 +53,7 @@ class Session:
     def __init__(
         self, proxy: ProxyContext, connection: socket.socket, *, client_address: str
     ) -> None:
-        self._proxy = proxy
+        self.proxy = proxy
         self.channel = Channel(connection, proxy.readiness)
         self.client_address = client_address
         # Set once the client has authenticated.
@@ -89,7 +89,7 @@ class Session:
         self.passed_on: PassedOn | None = None
         # The connection string of its last request over HTTP.
         self.sender: Sender | None = None
-        self.peer_requests = PeerRequests(partial(connect_for_requests, proxy, self))
+        self.peer_requests = PeerRequests(partial(connect_for_requests, self))
         # The task copies the context. So every log line about this client carries this id, as do
         # the operations that it has scheduled.
         with context(request=f"c-{secrets.token_hex(6)}"):
@@ -105,7 +105,7 @@ class Session:
     @property
     def domains(self) -> Sequence[str]:
         """See `ProxySettings.domains`; with those of the proxy that has passed the client on."""
-        own = self._proxy.settings.domains
+        own = self.proxy.settings.domains
         return own if self.passed_on is None else [*own, *self.passed_on.domains]
 
     @property
@@ -158,7 +158,7 @@ class Session:
     async def cancel_query(self) -> None:
         if self._compute is not None:
             await compute.cancel(
-                self._compute.address, self._compute.cancel_key, readiness=self._proxy.readiness
+                self._compute.address, self._compute.cancel_key, readiness=self.proxy.readiness
             )
 
     async def _run(self) -> None:
@@ -182,24 +182,24 @@ class Session:
     def _clean_up(self, _: "asyncio.Task[None]") -> None:
         self.channel.close()
         self.peer_requests.close()
-        self._proxy.sessions.remove(self)
+        self.proxy.sessions.remove(self)
 
     async def _serve(self) -> None:
-        async with asyncio.timeout(self._proxy.settings.startup_timeout) as patience:
-            request = await read_request(self._proxy, self, patience)
+        async with asyncio.timeout(self.proxy.settings.startup_timeout) as patience:
+            request = await read_request(self, patience)
             if request is None:
                 return
             login = self._login
             assert login is not None
             login.requested_at = time.monotonic()
             if isinstance(request, startup.CancelRequest):
-                await cancel(self._proxy, self, CancelKey(request.pid, request.secret))
+                await cancel(self, CancelKey(request.pid, request.secret))
                 await self.channel.finish(b"", timeout=_FINAL_MESSAGE_TIMEOUT)
                 return
             try:
-                destination, sasl_final = await admit_postgres(self._proxy, self, request)
+                destination, sasl_final = await admit_postgres(self, request)
             except LeadsElsewhere as found:
-                passed = await begin_passing_on(self._proxy, self, found, request)
+                passed = await begin_passing_on(self, found, request)
                 if passed is None:
                     await self.channel.finish(b"", timeout=_FINAL_MESSAGE_TIMEOUT)
                     return
@@ -224,11 +224,11 @@ class Session:
             log.info("connected", extra=fields)
             over = "websocket" if self.websocket_host is not None else "direct"
             figures.CONNECTED.labels("pooled" if destination.pooled else over).inc()
-            self.key = self._proxy.sessions.issue_key(self, long=is_long)
+            self.key = self.proxy.sessions.issue_key(self, long=is_long)
             return sasl_final, self.key
 
         kind = PooledClient if destination.pooled else DirectClient
-        await kind(self, destination, self._proxy.readiness).serve(connected)
+        await kind(self, destination, self.proxy.readiness).serve(connected)
 
     def attach(self, connection: ComputeConnection, relay: FirstExchange | PooledRelay) -> None:
         """Records that the client is joined. From here on the relay ends the connection."""
@@ -253,26 +253,26 @@ class Session:
         self.route = replace(self.route, confirmed_by=None)
         if self.is_admitted_elsewhere:
             # Not within the relay's call, which goes on.
-            self._proxy.readiness.loop.call_soon(self.interrupt, LetGo())
+            self.proxy.readiness.loop.call_soon(self.interrupt, LetGo())
 
     def counting(self) -> AbstractContextManager[Tally]:
         """Returns the tally of the bytes sent to the client, once it has reached its compute."""
         assert self.admission is not None
         if self._is_served_elsewhere:
             return nullcontext(Tally())  # the other host counts
-        return self._proxy.directory.counting(self.admission.endpoint_id)
+        return self.proxy.directory.counting(self.admission.endpoint_id)
 
     async def serve_http(self) -> bool:
         """Serves HTTP requests. Returns True if the connection has become a WebSocket, which
         carries the Postgres protocol from here on."""
-        sessions = self._proxy.sessions
-        queries = self._proxy.queries
+        sessions = self.proxy.sessions
+        queries = self.proxy.queries
         self._http = HttpConnection(
             self.channel,
             queries.memory,
             is_draining=lambda: sessions.is_draining,
-            turns=self._proxy.pending_turns,
-            pause=lambda: self._proxy.failure_pace.pause(self.client_address),
+            turns=self.proxy.pending_turns,
+            pause=lambda: self.proxy.failure_pace.pause(self.client_address),
         )
         self._login = None
         request = await self._http.serve(partial(queries.handle, self))
@@ -297,9 +297,9 @@ class Session:
     ) -> tuple[Destination, scram.Verifier]:
         """Admits the client for one request: see `admitting.admit`. Returns the destination, and
         the verifier that the password fits."""
-        passwords = self._proxy.passwords
+        passwords = self.proxy.passwords
         knows = partial(passwords.knows, password=password)
-        if admitted := readmit(self._proxy, self, destination, role, knows):
+        if admitted := readmit(self, destination, role, knows):
             return admitted
         prove = partial(
             passwords.check,
@@ -308,19 +308,19 @@ class Session:
             endpoint_id=destination.endpoint_id,
             address=self.client_address,
         )
-        return await admit(self._proxy, self, destination, role, prove)
+        return await admit(self, destination, role, prove)
 
     def running_compute(self) -> ComputeAddress | None:
         """Returns the address of the client's compute, if that can be known without asking anybody
         and nothing of the endpoint has changed since the client was admitted. Otherwise the client
         must be connected by `connect_to_compute`, which checks again whether it may connect."""
         assert self.route is not None
-        recent = self._proxy.directory.recent(self.route.endpoint_id, self.role)
+        recent = self.proxy.directory.recent(self.route.endpoint_id, self.role)
         return recent[1] if recent is not None and recent[0] == self.route else None
 
     def count(self, admission: Admission) -> None:
         """See `ConnectedSessions.count`."""
-        self._proxy.sessions.count(self, admission)
+        self.proxy.sessions.count(self, admission)
         self.note_authenticated()
 
     def note_authenticated(self) -> None:
@@ -328,11 +328,11 @@ class Session:
         if self._http is not None:
             self._http.note_authenticated()
         if self.tls is not None:
-            self._proxy.identity.note_authenticated(self.tls.server_name)
+            self.proxy.identity.note_authenticated(self.tls.server_name)
 
     def dismiss(self) -> None:
         """Ends the admission, because its purpose has ended. The session may be admitted again."""
-        self._proxy.sessions.dismiss(self)
+        self.proxy.sessions.dismiss(self)
 
     async def connect_to_compute(
         self, destination: Destination, connect: Callable[[ComputeAddress], Awaitable[Connection]]
@@ -345,10 +345,10 @@ class Session:
             if self._is_served_elsewhere:
                 return await connect(address)  # waits for the wake
             assert self.admission is not None
-            async with self._proxy.opening.counted(self.admission.account_id):
+            async with self.proxy.opening.counted(self.admission.account_id):
                 return await connect(address)
 
-        connection = await Connecting(self._proxy, self, destination, connect_in_turn).run()
+        connection = await Connecting(self, destination, connect_in_turn).run()
         if self._http is not None and self.wake.start is not None:
             self.wake.answered(destination.endpoint_id, None)
         return connection

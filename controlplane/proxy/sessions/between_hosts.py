@@ -1,18 +1,20 @@
-"""Passes the connection of another host's `pg_receivewal` on to the compute whose log it
-receives."""
+"""Connections of another host that are no client's. That of its worker, which moves a project here,
+goes to this host's worker, and that of its `pg_receivewal` to the compute whose log it receives."""
 
 import logging
 import re
-from typing import Protocol
+import socket
+from typing import TYPE_CHECKING
 
 from controlplane.compute.settings.configuration import PLATFORM_ROLE
 from controlplane.proxy.directory.interface import Tally
-from controlplane.proxy.peers.header import PassedOn
 from controlplane.proxy.relaying.relay import Relay
-from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.wire import messages, startup
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.errors import ProtocolViolation
+
+if TYPE_CHECKING:
+    from controlplane.proxy.sessions.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -20,36 +22,44 @@ log = logging.getLogger(__name__)
 _OPTIONS = re.compile(rb"(-c wal_sender_timeout=[0-9]{1,8})?")
 
 
-class ReceivingHost(Protocol):
-    """See `session.Session`."""
+async def pass_to_worker(client: "Session") -> None:
+    """Passes bytes both ways until one side ends. The worker first gets a line with the name of the
+    other host, which its certificate has proved."""
+    assert client.passed_on is not None
+    host = client.passed_on.from_host
+    connection = await client.proxy.directory.open_receiver()
+    if connection is None:
+        return
+    log.info("move begun", extra={"host": host})
+    await _relay(client, connection, f"{host}\n".encode())
 
-    passed_on: PassedOn | None
 
-    @property
-    def channel(self) -> Channel: ...
-
-
-async def send_log(proxy: ProxyContext, client: ReceivingHost) -> None:
+async def send_log(client: "Session") -> None:
     """Passes bytes both ways until one side ends. Raises ProtocolViolation, ConnectionLost."""
     assert client.passed_on is not None
-    channel, passed_on = client.channel, client.passed_on
-    request = await startup.read_request(channel, proxy.identity)
+    directory, passed_on = client.proxy.directory, client.passed_on
+    request = await startup.read_request(client.channel, client.proxy.identity)
     begin = _begin_log(request, passed_on.receiver)
     fields = {"receiver": passed_on.receiver, "host": passed_on.from_host}
-    connection = await proxy.directory.open_log_source(passed_on.receiver, passed_on.from_host)
+    connection = await directory.open_log_source(passed_on.receiver, passed_on.from_host)
     if connection is None:
         log.warning("no log for this receiver", extra=fields)
         return
-    connection.setblocking(False)
-    compute = Channel(connection, proxy.readiness)
-    relay = Relay(channel, compute, readiness=proxy.readiness, sent=Tally(), received=Tally())
     log.info("log sent to another host", extra=fields)
+    await _relay(client, connection, begin)
+    await directory.end_log_source(passed_on.receiver)
+
+
+async def _relay(client: "Session", connection: socket.socket, begin: bytes) -> None:
+    """Sends `begin` to the connection, then relays until one side ends."""
+    channel, readiness = client.channel, client.proxy.readiness
+    served = Channel(connection, readiness)
+    relay = Relay(channel, served, readiness=readiness, sent=Tally(), received=Tally())
     try:
         relay.start(to_client=b"", to_compute=begin + channel.take_ahead())
         await relay.done
     finally:
         relay.close()
-    await proxy.directory.end_log_source(passed_on.receiver)
 
 
 def _begin_log(request: startup.Request | None, receiver: str) -> bytes:
