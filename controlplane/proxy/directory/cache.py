@@ -3,8 +3,8 @@ to an active endpoint asks the database nothing. `changes` reports what is recei
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 
@@ -19,11 +19,8 @@ _MAX_TEMPORARY_LENGTH = 63
 _UNAVAILABLE_TTL = 300.0
 
 
-@dataclass(eq=False, slots=True)
-class _Reading:
-    """A read that is under way. Its answer may be older than a change received since it began."""
-
-    is_outdated: bool = False
+class _Readings:
+    """Reads of an endpoint that are under way, since its last change that was received."""
 
 
 class _BoundedStore(Generic[Entry]):
@@ -77,7 +74,9 @@ class EndpointCache(Generic[Entry]):
         self._temporary: _BoundedStore[Entry] = _BoundedStore(
             _MAX_TEMPORARY if keeps_temporary else 0
         )
-        self._readings: dict[str, set[_Reading]] = {}
+        # Kept by the reads themselves. An answer to those that are not here any more may be older
+        # than a change.
+        self._readings: WeakValueDictionary[str, _Readings] = WeakValueDictionary()
         self._is_tracking = False
         self._untracked_since = 0.0
 
@@ -85,7 +84,7 @@ class EndpointCache(Generic[Entry]):
         """Notes that every change is received from now on. Drops what lasted without that."""
         self._is_tracking = True
         self._known.clear()
-        self._mark_outdated(*self._readings)
+        self._readings.clear()
 
     def suspend(self) -> None:
         """Notes that no change is received from now on."""
@@ -93,13 +92,13 @@ class EndpointCache(Generic[Entry]):
             self._untracked_since = asyncio.get_running_loop().time()
         self._is_tracking = False
         self._temporary.clear()
-        self._mark_outdated(*self._readings)
+        self._readings.clear()
 
     def invalidate(self, endpoint_id: str) -> None:
         """Drops what is remembered of the endpoint, because it has changed."""
         self._known.drop(endpoint_id)
         self._temporary.drop(endpoint_id)
-        self._mark_outdated(endpoint_id)
+        self._readings.pop(endpoint_id, None)
 
     def any_of(self, endpoint_id: str) -> Entry:
         """Returns an entry of the endpoint that `read` would return. Raises LookupError if there is
@@ -147,13 +146,9 @@ class EndpointCache(Generic[Entry]):
         is_permanent: Callable[[Entry], bool],
     ) -> Entry:
         """Returns what `ask` returns, and remembers it as `read` does. Raises what `ask` raises."""
-        reading = _Reading(is_outdated=not self._is_tracking)
-        self._readings.setdefault(endpoint_id, set()).add(reading)
-        try:
-            read = await ask()
-        finally:
-            self._finish(endpoint_id, reading)
-        if not reading.is_outdated:
+        readings = self._readings.setdefault(endpoint_id, _Readings())
+        read = await ask()
+        if self._is_tracking and self._readings.get(endpoint_id) is readings:
             if is_permanent(read):
                 self._known.put(endpoint_id, name, read)
             elif len(name) <= _MAX_TEMPORARY_LENGTH:
@@ -166,14 +161,3 @@ class EndpointCache(Generic[Entry]):
 
     def _is_usable_while_unavailable(self) -> bool:
         return asyncio.get_running_loop().time() - self._untracked_since < _UNAVAILABLE_TTL
-
-    def _finish(self, endpoint_id: str, reading: _Reading) -> None:
-        readings = self._readings[endpoint_id]
-        readings.discard(reading)
-        if not readings:
-            del self._readings[endpoint_id]
-
-    def _mark_outdated(self, *endpoint_ids: str) -> None:
-        for endpoint_id in endpoint_ids:
-            for reading in self._readings.get(endpoint_id, ()):
-                reading.is_outdated = True

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from django.db import DatabaseError
@@ -15,7 +16,7 @@ from django.db import DatabaseError
 from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.events.refusals import Refusal, refusals
 from controlplane.events.types import EventType
-from controlplane.models.connecting import ServedHost, find_waited_for
+from controlplane.models.connecting import ServedHost, find_peers, find_waited_for
 from controlplane.operations.actions.table import MAKES_BRANCH
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.directory.cache import EndpointCache
@@ -32,7 +33,6 @@ from controlplane.proxy.directory.interface import (
     Tally,
     Traffic,
 )
-from controlplane.proxy.directory.peer_hosts import PeerHosts
 from controlplane.proxy.directory.route_lookup import RouteLookup
 from controlplane.proxy.directory.usage_reports import ActivityReports, Problems, TrafficReports
 from controlplane.proxy.directory.waking import ComputeRunWatcher, Waker
@@ -50,8 +50,48 @@ _RETRY_DELAY = 0.2
 _TAKE_OUT_INTERVAL = 1.0
 # Seconds that a client waits while its endpoint is stopped on one host and started on another.
 _MOVE_TIMEOUT = 10.0
+# Seconds between two reads of the other hosts, and the least if somebody asks for the second.
+_READ_INTERVAL = 10.0
+_MIN_READ_INTERVAL = 0.5
 # Seconds that writing the last refusals may take when the proxy exits.
 _LAST_WRITE_TIMEOUT = 2.0
+
+
+class PeerHosts:
+    """The other hosts of the region, as the proxy last read them from the rows. Must be used within
+    one event loop."""
+
+    def __init__(self, database: ControlDatabase, served: ServedHost) -> None:
+        self._database = database
+        self._served = served
+        self._loop = asyncio.get_running_loop()
+        self._read_at = 0.0
+        self._reading = asyncio.Lock()
+        self.known: Mapping[str, PeerHost] = MappingProxyType({})
+
+    async def run(self) -> None:
+        """Reads them again and again until cancelled."""
+        while True:
+            await self.read()
+            await asyncio.sleep(_READ_INTERVAL)
+
+    async def read(self) -> None:
+        """See `Directory.read_peers`."""
+        async with self._reading:
+            if self._read_at and self._loop.time() - self._read_at < _MIN_READ_INTERVAL:
+                return
+            self._read_at = self._loop.time()
+            try:
+                rows = await self._database.ask(partial(find_peers, served=self._served))
+            except ControlPlaneUnavailable as error:
+                log.warning("cannot read the region's hosts", extra={"error": str(error)})
+                return
+        found = {
+            row.id: PeerHost(row.id, row.peer_address, row.peer_port, row.peer_certificate)
+            for row in rows
+        }
+        if found != self.known:
+            self.known = MappingProxyType(found)
 
 
 class DatabaseDirectory:

@@ -124,7 +124,6 @@ class LookupTimes:
         self._clock = clock
         # For each lookup: when it ended, and how many seconds it took.
         self._times: deque[tuple[float, float]] = deque(maxlen=_MAX_LOOKUPS)
-        self._usual = 0.0
 
     @contextmanager
     def timing(self) -> Iterator[None]:
@@ -134,21 +133,15 @@ class LookupTimes:
         finally:
             ended = self._clock()
             self._times.append((ended, ended - began))
-            self._count()
 
     @property
     def usual(self) -> float:
         """The seconds within which most lookups end; 0 if too few lookups are known."""
-        if self._times and self._times[0][0] < self._clock() - _LOOKUP_WINDOW:
-            while self._times and self._times[0][0] < self._clock() - _LOOKUP_WINDOW:
-                self._times.popleft()
-            self._count()
-        return self._usual
-
-    def _count(self) -> None:
-        slower = max(len(self._times), _MIN_LOOKUPS) // 10
-        longest_first = sorted((took for _, took in self._times), reverse=True)
-        self._usual = longest_first[slower] if len(longest_first) > slower else 0.0
+        since = self._clock() - _LOOKUP_WINDOW
+        recent = [took for ended, took in self._times if ended >= since]
+        longest_first = sorted(recent, reverse=True)
+        slower = max(len(longest_first), _MIN_LOOKUPS) // 10
+        return longest_first[slower] if len(longest_first) > slower else 0.0
 
 
 def answer_due(loop: asyncio.AbstractEventLoop, lookup_time: float) -> "asyncio.Future[None]":

@@ -1,10 +1,13 @@
 """Serves `POST /sql`: the client is admitted like any other, and its statements run in a session in
 its endpoint's compute."""
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from controlplane.metrics import figures
 from controlplane.proxy.authentication.scram import Verifier
@@ -12,8 +15,8 @@ from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http.compute_session import ComputeSession, batch_messages
 from controlplane.proxy.over_http.connection import ReadBody
-from controlplane.proxy.over_http.conversions import Conversions
 from controlplane.proxy.over_http.request import (
+    SMALL_BODY_BYTES,
     MemoryBudget,
     MemoryReservation,
     Request,
@@ -37,15 +40,19 @@ from controlplane.proxy.over_http.statements import (
     read_batch,
     read_sender,
 )
-from controlplane.proxy.peers.passing import LeadsElsewhere
-from controlplane.proxy.peers.requests import PeerRequests
+from controlplane.proxy.peers.passing import LeadsElsewhere, PeerRequests
 from controlplane.proxy.relaying import compute
 from controlplane.proxy.relaying.compute import AdmittedClient
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.wire.destination import Destination
 from controlplane.proxy.wire.readiness import Readiness
 
+Converted = TypeVar("Converted")
+
 _CONNECTED = figures.CONNECTED.labels("http")
+
+# Converting more bytes may take seconds.
+_MUCH_BYTES = 1 << 20
 
 _PATH = "/sql"
 _METHODS = "OPTIONS, POST"
@@ -107,6 +114,44 @@ def _read(headers: Mapping[str, str], body: bytes) -> tuple[Batch, bytes]:
     """Returns the batch, and the batch as messages to Postgres. Raises RequestRefused."""
     batch = read_batch(headers, body)
     return batch, batch_messages(batch)
+
+
+class Conversions:
+    """Converts requests and answers between JSON and the Postgres protocol: small ones on the event
+    loop, others in threads. For one process; must be used within its event loop.
+
+    An account's conversions wait for each other, so that those of other accounts wait for only one
+    of them.
+    """
+
+    def __init__(self) -> None:
+        # For large requests and answers, and those so large that others must not wait for them. One
+        # thread each, because they share a core with all relays of this process.
+        self._large, self._very_large = (
+            ThreadPoolExecutor(1, thread_name_prefix="converting") for _ in range(2)
+        )
+        self._turns: WeakValueDictionary[tuple[int, ThreadPoolExecutor], asyncio.Lock] = (
+            WeakValueDictionary()
+        )
+
+    def close(self) -> None:
+        for thread in (self._large, self._very_large):
+            thread.shutdown(wait=False, cancel_futures=True)
+
+    async def convert(
+        self, account_id: int, size: int, function: Callable[[], Converted]
+    ) -> Converted:
+        """Returns what the function, which converts so many bytes for the account, returns. Raises
+        what it raises."""
+        if size <= SMALL_BODY_BYTES:
+            return function()
+        thread = self._large if size <= _MUCH_BYTES else self._very_large
+        turn = self._turns.setdefault((account_id, thread), asyncio.Lock())
+        await turn.acquire()
+        converting = asyncio.get_running_loop().run_in_executor(thread, function)
+        # Not before the thread is free, even if nobody waits any more.
+        converting.add_done_callback(lambda _: turn.release())
+        return await asyncio.shield(converting)
 
 
 class Queries:

@@ -20,8 +20,7 @@ from controlplane.proxy.over_http import websocket
 from controlplane.proxy.over_http.connection import HttpConnection
 from controlplane.proxy.over_http.statements import Sender
 from controlplane.proxy.peers.header import ADMITTED, PassedOn
-from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient
-from controlplane.proxy.peers.requests import PeerRequests
+from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient, PeerRequests
 from controlplane.proxy.pooling.pooled_client import PooledClient
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
 from controlplane.proxy.relaying import compute

@@ -20,8 +20,8 @@ from controlplane.proxy.authentication.scram import mock_verifier
 from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.over_http import connection, websocket
 from controlplane.proxy.over_http.compute_session import ComputeSession
-from controlplane.proxy.over_http.conversions import Conversions
 from controlplane.proxy.over_http.framing import parse_head
+from controlplane.proxy.over_http.queries import Conversions
 from controlplane.proxy.over_http.request import (
     SMALL_BODY_BYTES,
     MemoryBudget,
