@@ -16,8 +16,11 @@ from typing import Any, Self
 
 from controlplane.proxy.limits.connection_limits import SharedCounts
 from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.wire.channel import closed_on_failure
 
 _BACKLOG = 1024
+# Seconds for which a client may be silent before the kernel checks that it still exists.
+_KEEPALIVE_IDLE = 60
 
 # Of what is passed: the number changes whenever a release could not use an earlier one's.
 FORMAT = 1
@@ -45,7 +48,7 @@ def open_listeners(
         )
     ]
     listeners = [
-        known.pop(address) if address in known else _listen(family, address, settings)
+        known.pop(address) if address in known else _listen(family, address)
         for family, _, _, _, address in dict.fromkeys(addresses)
     ]
     for listener in known.values():
@@ -53,9 +56,9 @@ def open_listeners(
     return listeners
 
 
-def _listen(family: int, address: tuple[Any, ...], settings: ProxySettings) -> socket.socket:
+def _listen(family: int, address: tuple[Any, ...]) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
+    with closed_on_failure(listener):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -63,7 +66,7 @@ def _listen(family: int, address: tuple[Any, ...], settings: ProxySettings) -> s
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         with contextlib.suppress(AttributeError):
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, settings.keepalive_idle)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE)
         try:
             listener.bind(address)
         except OSError as error:
@@ -76,9 +79,6 @@ def _listen(family: int, address: tuple[Any, ...], settings: ProxySettings) -> s
             raise OSError(error.errno, words) from error
         listener.listen(_BACKLOG)
         listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
     return listener
 
 

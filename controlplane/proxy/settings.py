@@ -92,8 +92,6 @@ class ProxySettings:
     max_pending: int = 1_000
     # Of connections that have authenticated, in all processes together.
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
-    # How long a client's connection may be silent before the kernel checks that it still exists.
-    keepalive_idle: int = 60
     # How long clients may stay that are connected when another generation takes the proxy's place.
     drain_timeout: float = 3_600.0
     # Networks of load balancers, whose connections begin with the client's address:

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -85,22 +85,16 @@ class ComputeRunWatcher:
         del self._by_endpoint[endpoint_id]
 
 
+@dataclass(eq=False)
 class Waker:
-    def __init__(
-        self,
-        database: ControlDatabase,
-        states: ComputeStates,
-        changes: ChangeListener,
-        compute_runs: ComputeRunWatcher,
-        host: HostCalls,
-    ) -> None:
-        self._database = database
-        self._states = states
-        self._changes = changes
-        self._compute_runs = compute_runs
-        self._host = host
-        # Those that wait for no compute or pooler have threads of their own.
-        self._quick_calls, self._calls = ServiceCalls(), ServiceCalls()
+    _database: ControlDatabase
+    _states: ComputeStates
+    _changes: ChangeListener
+    _compute_runs: ComputeRunWatcher
+    _host: HostCalls
+    # Those that wait for no compute or pooler have threads of their own.
+    _quick_calls: ServiceCalls = field(default_factory=ServiceCalls, init=False)
+    _calls: ServiceCalls = field(default_factory=ServiceCalls, init=False)
 
     def close(self) -> None:
         self._quick_calls.close()

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from controlplane.proxy.authentication.scram import Verifier
 from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.over_http.compute_session import ComputeSession
+from controlplane.proxy.wire.channel import closed_on_failure
 from controlplane.proxy.wire.errors import ProxyError
 
 # For one key; PgBouncer's limit for one role in one database. Further requests wait.
@@ -84,12 +85,9 @@ class SessionPool:
         while idle := self._idle_by_key.get((key, address)):
             session = idle[-1].session
             self._forget(idle[-1])
-            try:
+            with closed_on_failure(session):
                 if await session.is_reusable():
                     return session
-            except BaseException:
-                session.close()
-                raise
             session.close()
         return None
 

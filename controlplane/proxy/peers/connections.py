@@ -14,7 +14,7 @@ from controlplane.proxy.directory.interface import Directory, PeerHost, Route
 from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn, SeenTls, read_header
 from controlplane.proxy.settings import ProxySettings, mark_of_host, mark_of_key
 from controlplane.proxy.wire import messages
-from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.channel import Channel, closed_on_failure
 from controlplane.proxy.wire.destination import endpoint_named_by
 from controlplane.proxy.wire.errors import ConnectionLost, HostUnreachable, ProtocolViolation
 from controlplane.proxy.wire.peer_tls import PeerCertificate, PeerTls
@@ -183,18 +183,15 @@ class Peers:
             raise _Refused("the region has no such host, or its certificate cannot be read")
         channel = Channel(await _connected(peer.address, peer.port), self._readiness)
         try:
-            await channel.write(PEER_REQUEST)
-            await channel.start_tls(context, server_side=False)
-            await channel.write(sent)
-            answer = await channel.read(len(ACCEPTED))
-            if answer != ACCEPTED:
-                raise _Refused(await _error_in(channel, answer))
+            with closed_on_failure(channel):
+                await channel.write(PEER_REQUEST)
+                await channel.start_tls(context, server_side=False)
+                await channel.write(sent)
+                answer = await channel.read(len(ACCEPTED))
+                if answer != ACCEPTED:
+                    raise _Refused(await _error_in(channel, answer))
         except ConnectionLost as error:
-            channel.close()
             raise _Refused(str(error.__cause__ or error) or "it closed the connection") from error
-        except BaseException:
-            channel.close()
-            raise
         return channel
 
     def _host_of_unknown(self, endpoint_id: str) -> str | None:
@@ -228,18 +225,14 @@ async def _connected(host: str, port: int) -> socket.socket:
     for family, _, _, _, address in await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM):
         connection = socket.socket(family, socket.SOCK_STREAM)
         try:
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _keep_alive(connection)
-            await loop.sock_connect(connection, address)
+            with closed_on_failure(connection):
+                connection.setblocking(False)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _keep_alive(connection)
+                await loop.sock_connect(connection, address)
+                return connection
         except OSError as error:
-            connection.close()
             failure = error
-        except BaseException:
-            connection.close()
-            raise
-        else:
-            return connection
     raise failure
 
 

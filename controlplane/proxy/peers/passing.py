@@ -1,5 +1,4 @@
-"""What passes through the first proxy: clients that speak the Postgres protocol, and requests of SQL
-over HTTP."""
+"""What the first proxy passes on: clients that speak the Postgres protocol, and HTTP requests."""
 
 import asyncio
 import contextlib
@@ -13,7 +12,7 @@ from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.peers.header import ADMITTED
 from controlplane.proxy.relaying.relay import Relay
 from controlplane.proxy.wire import messages
-from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
+from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel, closed_on_failure
 from controlplane.proxy.wire.errors import AdministratorShutdown, ConnectionLost, HostUnreachable
 from controlplane.proxy.wire.readiness import Readiness
 
@@ -47,18 +46,18 @@ class LeadsElsewhere(Exception):
         self.password: bytes | None = None
 
 
+@dataclass(eq=False)
 class PassedClient:
     """A client that speaks the Postgres protocol: from its start-up message, which the second proxy
     has received, until that has admitted it. From then on a relay passes the bytes on. Owns the
     channel to the second proxy."""
 
-    def __init__(self, client: Channel, peer: Channel, host_id: str, readiness: Readiness) -> None:
-        self._client = client
-        self._peer = peer
-        self._host_id = host_id
-        self._readiness = readiness
-        # What the client has sent and the peer has not taken yet.
-        self._rest = b""
+    _client: Channel
+    _peer: Channel
+    _host_id: str
+    _readiness: Readiness
+    # What the client has sent and the peer has not taken yet.
+    _rest: bytes = field(default=b"", init=False)
 
     def close(self) -> None:
         self._peer.close()
@@ -203,31 +202,20 @@ class PeerRequests:
         AdministratorShutdown if that is unknown, and what the two functions raise.
         """
         used = self._open.pop(host_id, None)
+        first = None
         if used is not None:
-            try:
+            # It may have been closed since the last request.
+            with contextlib.suppress(ConnectionLost), closed_on_failure(used.channel):
                 first = await self._begin(used, target, headers)
-            except ConnectionLost:
-                # It has been closed since the last request.
-                used.channel.close()
-                used = None
-            except BaseException:
-                used.channel.close()
-                raise
-        if used is None:
+        if used is None or first is None:
             used = _Open(await self._connect(host_id))
             try:
-                first = await self._begin(used, target, headers)
+                with closed_on_failure(used.channel):
+                    first = await self._begin(used, target, headers)
             except ConnectionLost as error:
-                used.channel.close()
                 raise HostUnreachable(host_id) from error
-            except BaseException:
-                used.channel.close()
-                raise
-        try:
+        with closed_on_failure(used.channel):
             answer = await self._finish(used, first, body, grow)
-        except BaseException:
-            used.channel.close()
-            raise
         self._keep(host_id, used)
         return answer
 

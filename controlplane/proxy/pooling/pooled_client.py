@@ -18,7 +18,7 @@ from controlplane.proxy.relaying.compute import (
     wait_for_input,
 )
 from controlplane.proxy.wire import messages
-from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.channel import Channel, closed_on_failure
 from controlplane.proxy.wire.destination import APPLIED_BY_POOLER, Destination
 from controlplane.proxy.wire.errors import ProtocolViolation
 from controlplane.proxy.wire.messages import MessageStream
@@ -97,12 +97,9 @@ class PooledClient:
                 first_answer=self._client.first_answer(),
             )
             self._client.attach(connection, relay)
-            try:
+            with closed_on_failure(relay):
                 relay.start(to_client=to_client, to_pooler=resend + self._take_ahead())
                 return await relay.done
-            except BaseException:
-                relay.close()
-                raise
 
     async def _connect(self, address: ComputeAddress) -> ComputeConnection:
         """Connects to a pooler, and restores the client's prepared statements there. Raises as

@@ -13,7 +13,7 @@ from controlplane.compute.host.accounts import is_served_by
 from controlplane.proxy.directory.interface import ComputeAddress, Tally
 from controlplane.proxy.relaying.relay import FirstAnswer
 from controlplane.proxy.wire import messages
-from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.channel import Channel, Closable, closed_on_failure
 from controlplane.proxy.wire.destination import Destination
 from controlplane.proxy.wire.errors import (
     AdministratorShutdown,
@@ -88,14 +88,12 @@ def closed_on_error(channel: Channel) -> Iterator[None]:
     """Closes the channel to a compute if the block fails. Raises ComputeGone if the compute closes
     the connection in the block, ComputeUnreachable if its answer violates the protocol."""
     try:
-        yield
-    except BaseException as error:
-        channel.close()
-        if isinstance(error, ConnectionLost):
-            raise ComputeGone("the compute closed the connection") from error
-        if isinstance(error, messages.MalformedMessage):
-            raise ComputeUnreachable from error
-        raise
+        with closed_on_failure(channel):
+            yield
+    except ConnectionLost as error:
+        raise ComputeGone("the compute closed the connection") from error
+    except messages.MalformedMessage as error:
+        raise ComputeUnreachable from error
 
 
 async def connect(
@@ -138,7 +136,7 @@ async def _open(
             raise ComputeGone(str(error), packet=error.packet()) from error
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)
-    try:
+    with closed_on_failure(connection):
         while True:
             try:
                 connection.connect(str(address.socket))
@@ -152,9 +150,6 @@ async def _open(
         if not is_served_by(connection, address.socket.parent):
             raise ComputeGone(f"{address.socket} is not the endpoint's own")
         return Channel(connection, readiness)
-    except BaseException:
-        connection.close()
-        raise
 
 
 async def _read_greeting(channel: Channel, address: ComputeAddress) -> ComputeConnection:
@@ -211,10 +206,6 @@ def _raise_refusal(address: ComputeAddress, packet: bytes, payload: bytes) -> No
     if sqlstate == POOLER_ERROR_STATE:
         raise ComputeGone("the pooler refuses the client", packet=packet, final=True)
     raise ComputeRefused(packet)
-
-
-class Closable(Protocol):
-    def close(self) -> None: ...
 
 
 Connection = TypeVar("Connection", bound=Closable)

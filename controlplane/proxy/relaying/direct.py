@@ -5,6 +5,7 @@ compute that ends without having read what the client asked has done nothing for
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from controlplane.proxy.directory.interface import Tally
@@ -18,7 +19,7 @@ from controlplane.proxy.relaying.compute import (
 )
 from controlplane.proxy.relaying.relay import FirstAnswer, Relay
 from controlplane.proxy.wire import messages
-from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
+from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel, closed_on_failure
 from controlplane.proxy.wire.destination import Destination
 from controlplane.proxy.wire.errors import ENDED, AdministratorShutdown, is_let_go
 from controlplane.proxy.wire.readiness import Readiness
@@ -203,13 +204,11 @@ def _may_be_final_message(answer: bytes) -> bool:
     return True
 
 
+@dataclass(frozen=True)
 class DirectClient:
-    def __init__(
-        self, client: Client[FirstExchange], destination: Destination, readiness: Readiness
-    ) -> None:
-        self._client = client
-        self._destination = destination
-        self._readiness = readiness
+    _client: Client[FirstExchange]
+    _destination: Destination
+    _readiness: Readiness
 
     async def serve(self, on_connected: Callable[[], tuple[bytes, CancelKey]]) -> None:
         """See `PooledClient.serve`."""
@@ -243,15 +242,12 @@ class DirectClient:
                 parked=self._client.detach,
                 first_answer=self._client.first_answer(),
             )
-            try:
+            with closed_on_failure(exchange):
                 await self._client.channel.write(to_client)
                 sent.bytes += len(to_client)
                 self._client.attach(connection, exchange)
                 exchange.start(resend + self._client.channel.take_ahead())
                 return await exchange.done
-            except BaseException:
-                exchange.close()
-                raise
 
     async def _connect_to_compute(self) -> ComputeConnection:
         connect = partial(

@@ -12,6 +12,7 @@ from controlplane.proxy.relaying.compute import ComputeGone, Connection
 from controlplane.proxy.sessions.admitting import check_address
 from controlplane.proxy.sessions.passing_on import find_elsewhere
 from controlplane.proxy.sessions.wakes import Wake
+from controlplane.proxy.wire.channel import closed_on_failure
 from controlplane.proxy.wire.destination import Destination
 from controlplane.proxy.wire.errors import (
     ComputeRefused,
@@ -167,9 +168,6 @@ class Connecting(Generic[Connection]):
             if isinstance(confirmed, LoginUnknown):
                 raise confirmed from error
             raise
-        try:
+        with closed_on_failure(connection):
             client.identity = await confirming
-        except BaseException:
-            connection.close()
-            raise
         return connection

@@ -6,7 +6,7 @@ import contextlib
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from controlplane.proxy.authentication.passwords import PasswordChecks
@@ -153,22 +153,17 @@ class ConnectedSessions:
         return list(self._all)
 
 
+@dataclass(eq=False)
 class CancelForwarder:
     """Forwards cancel requests between the proxy processes behind one port. The process that first
     accepts a connection serves it, so a cancel request may not arrive at the process that runs its
     query. The process id in the cancel key identifies that process. `cancel` is called with each
     key that a sibling sent here."""
 
-    def __init__(
-        self,
-        siblings: Siblings,
-        cancel: Callable[[CancelKey], Awaitable[None]],
-        readiness: Readiness,
-    ) -> None:
-        self._siblings = siblings
-        self._readiness = readiness
-        self._cancel = cancel
-        self._server: asyncio.Server | None = None
+    _siblings: Siblings
+    _cancel: Callable[[CancelKey], Awaitable[None]]
+    _readiness: Readiness
+    _server: asyncio.Server | None = field(default=None, init=False)
 
     async def start(self) -> None:
         path = self._siblings.socket(self._siblings.number)

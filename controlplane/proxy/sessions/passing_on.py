@@ -19,7 +19,7 @@ from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient
 from controlplane.proxy.relaying.compute import CancelKey
 from controlplane.proxy.settings import mark_of_host, mark_of_key
 from controlplane.proxy.wire import messages, startup
-from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.channel import Channel, closed_on_failure
 from controlplane.proxy.wire.destination import Destination, endpoint_named_by
 from controlplane.proxy.wire.errors import (
     ConnectionLost,
@@ -115,13 +115,10 @@ async def begin_passing_on(
     finally:
         client.channel.unwatch()
     passed = PassedClient(client.channel, peer, found.host_id, client.proxy.readiness)
-    try:
+    with closed_on_failure(passed):
         is_admitted = await passed.is_admitted()
         if is_admitted:
             client.proxy.sessions.count(client, found.admission)
-    except BaseException:
-        passed.close()
-        raise
     if not is_admitted:
         passed.close()
         return None

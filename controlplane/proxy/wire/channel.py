@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NoReturn, Protocol, cast
 
@@ -42,6 +42,10 @@ _MAX_DRAINED_BYTES = 262144
 
 def _do_nothing() -> None:
     pass
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
 
 
 class Framing(Protocol):
@@ -375,3 +379,13 @@ class Channel:
 
 def _refuse(_: object) -> NoReturn:
     raise ConnectionLost
+
+
+@contextlib.contextmanager
+def closed_on_failure(owned: Closable) -> Iterator[None]:
+    """Closes what the block owns if the block fails."""
+    try:
+        yield
+    except BaseException:
+        owned.close()
+        raise

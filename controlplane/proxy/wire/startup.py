@@ -15,7 +15,7 @@ from ipaddress import IPv4Network, IPv6Network
 
 from controlplane.address_ranges import parse_address
 from controlplane.proxy.wire import messages
-from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.channel import Channel, closed_on_failure
 from controlplane.proxy.wire.errors import ForwardingRefused, ProtocolViolation, UnsupportedProtocol
 from controlplane.proxy.wire.tls import ALPN_HTTP, TlsIdentity
 
@@ -236,13 +236,10 @@ async def read_request(
             raise ProtocolViolation("received unexpected encryption request")
         if packet.tls and before_tls is not None:
             await channel.write(b"S")
-            try:
+            # The client expects a handshake, so no message could be read.
+            with closed_on_failure(channel):
                 if await before_tls():
                     return None
-            except BaseException:
-                # The client expects a handshake, so no message could be read.
-                channel.close()
-                raise
             await channel.start_tls(identity.context)
         else:
             refused.add(packet.tls)
