@@ -22,9 +22,13 @@ from controlplane.proxy.listeners import open_listeners
 from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.peers.connections import Peers
 from controlplane.proxy.relaying.compute import CancelKey
-from controlplane.proxy.sessions.context import CancelForwarder, ConnectedSessions, ProxyContext
+from controlplane.proxy.sessions.context import (
+    CancelForwarder,
+    ConnectedSessions,
+    ProxyContext,
+    SharedWakes,
+)
 from controlplane.proxy.sessions.session import Session
-from controlplane.proxy.sessions.wakes import SharedWakes
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.wire.errors import AdministratorShutdown
 from controlplane.proxy.wire.peer_tls import PeerCertificate

@@ -190,7 +190,8 @@ async def authenticate(
     offered = [MECHANISM]
     if channel_binding is not None:
         offered.insert(0, MECHANISM_PLUS)
-    await channel.write(preamble + messages.authentication_sasl(offered))
+    names = b"".join(name.encode() + b"\0" for name in offered)
+    await channel.write(preamble + messages.authentication(messages.SASL, names + b"\0"))
     try:
         mechanism, client_first = messages.sasl_initial_response(await _read_password(channel))
         if mechanism not in offered:
@@ -198,16 +199,16 @@ async def authenticate(
         server = ScramServer(verifier, mechanism=mechanism, channel_binding=channel_binding)
         if not client_first:
             # The protocol allows this. The client then answers an empty challenge.
-            await channel.write(messages.authentication_sasl_continue(b""))
+            await channel.write(messages.authentication(messages.SASL_CONTINUE, b""))
             client_first = await _read_password(channel)
         server_first = server.first(client_first)
-        await channel.write(messages.authentication_sasl_continue(server_first))
+        await channel.write(messages.authentication(messages.SASL_CONTINUE, server_first))
         server_final = server.final(await _read_password(channel))
     except messages.MalformedMessage as error:
         raise ProtocolViolation(str(error)) from error
     if server_final is None:
         raise PasswordFailed(role)
-    return messages.authentication_sasl_final(server_final)
+    return messages.authentication(messages.SASL_FINAL, server_final)
 
 
 async def ask_for_password(channel: Channel, *, preamble: bytes = b"") -> bytes:
@@ -215,7 +216,7 @@ async def ask_for_password(channel: Channel, *, preamble: bytes = b"") -> bytes:
 
     Raises ProtocolViolation or ConnectionLost.
     """
-    await channel.write(preamble + messages.authentication_cleartext_password())
+    await channel.write(preamble + messages.authentication(messages.CLEARTEXT_PASSWORD))
     password, end, rest = (await _read_password(channel, most=_MAX_PASSWORD_BYTES)).partition(b"\0")
     if not end or rest:
         raise ProtocolViolation("invalid password packet size")

@@ -9,6 +9,8 @@ from weakref import WeakValueDictionary
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 
 Entry = TypeVar("Entry")
+Ask = Callable[[], Awaitable[Entry]]
+Test = Callable[[Entry], bool]
 
 _MAX_PERMANENT = 50_000
 # For names that do not exist, of which anybody may ask for any number.
@@ -114,12 +116,7 @@ class EndpointCache(Generic[Entry]):
         return self._find(endpoint_id, name) if self._is_tracking else None
 
     async def read(
-        self,
-        endpoint_id: str,
-        name: str,
-        ask: Callable[[], Awaitable[Entry]],
-        *,
-        is_permanent: Callable[[Entry], bool],
+        self, endpoint_id: str, name: str, ask: Ask[Entry], *, is_permanent: Test[Entry]
     ) -> Entry:
         """Returns the remembered entry, else what `ask` returns. That is remembered for good if
         `is_permanent` is true of it.
@@ -127,7 +124,7 @@ class EndpointCache(Generic[Entry]):
         Raises what `ask` raises, including ControlPlaneUnavailable.
         """
         known = self._find(endpoint_id, name)
-        is_usable = known is not None and self._is_usable_while_unavailable()
+        is_usable = asyncio.get_running_loop().time() - self._untracked_since < _UNAVAILABLE_TTL
         if known is not None and (self._is_tracking or (is_usable and self._is_unavailable())):
             return known
         try:
@@ -138,12 +135,7 @@ class EndpointCache(Generic[Entry]):
             raise
 
     async def refresh(
-        self,
-        endpoint_id: str,
-        name: str,
-        ask: Callable[[], Awaitable[Entry]],
-        *,
-        is_permanent: Callable[[Entry], bool],
+        self, endpoint_id: str, name: str, ask: Ask[Entry], *, is_permanent: Test[Entry]
     ) -> Entry:
         """Returns what `ask` returns, and remembers it as `read` does. Raises what `ask` raises."""
         readings = self._readings.setdefault(endpoint_id, _Readings())
@@ -158,6 +150,3 @@ class EndpointCache(Generic[Entry]):
     def _find(self, endpoint_id: str, name: str) -> Entry | None:
         known = self._known.get(endpoint_id, name)
         return self._temporary.get(endpoint_id, name) if known is None else known
-
-    def _is_usable_while_unavailable(self) -> bool:
-        return asyncio.get_running_loop().time() - self._untracked_since < _UNAVAILABLE_TTL

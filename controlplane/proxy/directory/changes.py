@@ -191,7 +191,9 @@ class ChangeListener:
         checking = asyncio.create_task(self._check_all(clients))
         try:
             await answer_by_deadline(connection, connection.execute(f"LISTEN {CHANGES}".encode()))
-            self._notifications_began()
+            for cache in self._caches:
+                cache.resume()
+            self.are_received.set()
             # Changes may have been missed until now.
             self._checked_by.clear()
             self._check_soon(self._served)
@@ -209,11 +211,6 @@ class ChangeListener:
             self._notifications_ended()
             checking.cancel()
             await connection.close()
-
-    def _notifications_began(self) -> None:
-        for cache in self._caches:
-            cache.resume()
-        self.are_received.set()
 
     def _notifications_ended(self) -> None:
         for cache in self._caches:

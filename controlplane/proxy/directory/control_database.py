@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 Connection = psycopg.AsyncConnection[Any]
+Question = Callable[[Connection], Awaitable[Answer]]
 
 # Seconds from the question to the answer, including a new connection.
 ANSWER_TIMEOUT = 3.0
@@ -85,7 +86,7 @@ class ControlDatabase:
         self._asking: set[asyncio.Task[Any]] = set()
         self.is_unavailable = False
 
-    async def ask(self, question: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+    async def ask(self, question: Question[Answer]) -> Answer:
         """Returns what `question` returns. `question` may be called again, so it must be
         idempotent.
 
@@ -102,7 +103,7 @@ class ControlDatabase:
                         raise
         return await self._ask(question)
 
-    async def _ask(self, question: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+    async def _ask(self, question: Question[Answer]) -> Answer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ANSWER_TIMEOUT
         asking = start_unattended(self._answer(question, deadline), self._asking)
@@ -138,9 +139,7 @@ class ControlDatabase:
         await asyncio.gather(*self._asking, return_exceptions=True)
         await self._close_idle()
 
-    async def _answer(
-        self, question: Callable[[Connection], Awaitable[Answer]], deadline: float
-    ) -> Answer:
+    async def _answer(self, question: Question[Answer], deadline: float) -> Answer:
         async with asyncio.timeout_at(deadline):
             await self._slots.acquire()
         try:
@@ -156,9 +155,7 @@ class ControlDatabase:
         finally:
             self._slots.release()
 
-    async def _execute(
-        self, question: Callable[[Connection], Awaitable[Answer]], deadline: float
-    ) -> Answer:
+    async def _execute(self, question: Question[Answer], deadline: float) -> Answer:
         connection = self._idle.pop() if self._idle else await self.connect(deadline=deadline)
         try:
             answer = await answer_by_deadline(connection, question(connection), deadline=deadline)

@@ -103,14 +103,6 @@ def _open_log() -> int:
     return descriptor
 
 
-def _open_certificate() -> int:
-    return os.open(settings.TLS_CERTIFICATE, os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _open_key() -> int:
-    return os.open(settings.TLS_KEY, os.O_RDONLY | os.O_CLOEXEC)
-
-
 CALLS: Mapping[str, Callable[..., Any]] = {
     "running_endpoint": compute.running_endpoint,
     "start_pooler": _start_pooler,
@@ -119,8 +111,8 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "check_secret_key": refuse_other_key,
     "open_run": compute.open_run,
     "open_log": _open_log,
-    "open_certificate": _open_certificate,
-    "open_key": _open_key,
+    "open_certificate": lambda: os.open(settings.TLS_CERTIFICATE, os.O_RDONLY | os.O_CLOEXEC),
+    "open_key": lambda: os.open(settings.TLS_KEY, os.O_RDONLY | os.O_CLOEXEC),
 }
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from controlplane.proxy.directory.interface import Directory, PeerHost, Route
-from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn, SeenTls, read_header
+from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn, read_header
 from controlplane.proxy.settings import ProxySettings, mark_of_host, mark_of_key
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel, closed_on_failure
@@ -158,14 +158,12 @@ class Peers:
             raise ConnectionLost("the certificate is of no other host of this region")
         _keep_alive(connection)
         passed_on = await read_header(channel)
-        if passed_on.kind is Kind.TLS and not self._serves_name(passed_on.tls):
+        name = passed_on.tls.server_name if passed_on.tls is not None else None
+        domains = self._settings.domains
+        if passed_on.kind is Kind.TLS and endpoint_named_by(name, domains) is None:
             raise ProtocolViolation("this server is not known by the name that the client uses")
         await channel.write(ACCEPTED)
         return replace(passed_on, from_host=host)
-
-    def _serves_name(self, tls: SeenTls | None) -> bool:
-        name = tls.server_name if tls is not None else None
-        return endpoint_named_by(name, self._settings.domains) is not None
 
     def _trust_known(self) -> PeerTls:
         assert self._tls is not None

@@ -1,7 +1,6 @@
 """Joins a client and a pooler, as `relay` does, but follows where messages begin. So the pooler may
 stop and the client stay connected whenever nothing of the client is left in the pooler."""
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,7 +9,7 @@ from controlplane.proxy.directory.interface import RECEIVED, Tally
 from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.pooling.statement_refusal import StatementRefusal
 from controlplane.proxy.relaying.compute import POOLER_ERROR_STATE, ComputeConnection
-from controlplane.proxy.relaying.relay import FirstAnswer, Pump
+from controlplane.proxy.relaying.relay import FirstAnswer, Joint, Pump
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
 from controlplane.proxy.wire.errors import (
@@ -35,7 +34,7 @@ _HAS_NO_SERVER = (
 _TERMINATED_WHILE_READING = ("57P01", "secure_read")
 
 
-class PooledRelay:
+class PooledRelay(Joint):
     """`done` is resolved when client and pooler are no longer joined. The result is None if the
     connection has ended; then both channels are closed. If the client may stay, its channel is
     open, `parked` was called, and the result is what another pooler must be sent."""
@@ -53,10 +52,9 @@ class PooledRelay:
         first_answer: FirstAnswer | None = None,
     ) -> None:
         """The `connection` is one to a pooler."""
-        self.done: asyncio.Future[bytes | None] = readiness.loop.create_future()
-        self._closed = False
+        self.done = readiness.loop.create_future()
         self._client = client
-        self._pooler = connection.channel
+        self._compute = connection.channel
         self._conversation = conversation
         self._compute_run = connection.address.compute_run
         self._refusal = refusal
@@ -74,7 +72,7 @@ class PooledRelay:
         self._upward = _ParsingPump(
             readiness,
             source=client,
-            sink=self._pooler,
+            sink=self._compute,
             source_ended=self._client_has_ended,
             source_broke=self.close,
             sink_broke=self._stop_upward,
@@ -84,7 +82,7 @@ class PooledRelay:
         )
         self._downward = _ParsingPump(
             readiness,
-            source=self._pooler,
+            source=self._compute,
             sink=client,
             source_ended=self._pooler_has_ended,
             source_broke=self._pooler_has_ended,
@@ -105,27 +103,11 @@ class PooledRelay:
         self._has_started = True
         self._park_if_asked()
 
-    def interrupt(self, final_message: bytes) -> None:
-        """Ends the connection from the outside. The client gets `final_message` only if it does not
-        appear in the middle of a message."""
-        if self._closed:
-            return
-        if self._downward.is_idle and self._conversation.is_between_messages:
-            self._downward.push(final_message)
-        self._end()
-
     def park(self, because: str) -> None:
         """Lets go of the pooler as soon as nothing of the client is left there. A client that
         cannot stay is told why."""
         self._must_park = because
         self._park_if_asked()
-
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._stop()
-        self._client.close()
-        self.done.set_result(None)
 
     def _from_client(self, data: bytes) -> None:
         try:
@@ -223,7 +205,7 @@ class PooledRelay:
 
     def _client_has_ended(self) -> None:
         self._client_ended = True
-        self._pooler.end_output()
+        self._compute.end_output()
 
     def _pooler_has_ended(self) -> None:
         """Ends or parks the client. Postgres reports why it ends a connection, but a pooler does
@@ -247,16 +229,8 @@ class PooledRelay:
         self._takes_no_more = True
         self._upward.stop()
 
-    def _end(self) -> None:
-        if not self._closed:
-            self._client.end_output()
-            self.close()
-
-    def _stop(self) -> None:
-        self._closed = True
-        self._upward.stop()
-        self._downward.stop()
-        self._pooler.close()
+    def _is_between_messages(self) -> bool:
+        return self._conversation.is_between_messages
 
 
 class _ParsingPump(Pump):

@@ -43,7 +43,50 @@ class FirstAnswer:
             answered(time.monotonic() - self._asked_at)
 
 
-class Relay:
+class Joint:
+    """A client and its compute, or pooler, joined by two pumps until `done` is resolved."""
+
+    done: "asyncio.Future[bytes | None]"
+    _client: Channel
+    _compute: Channel
+    _upward: "Pump"
+    _downward: "Pump"
+    _closed = False
+
+    def interrupt(self, final_message: bytes) -> None:
+        """Ends the connection from the outside. The client gets `final_message` only if the
+        compute's answer was complete, so that it does not appear in the middle of a message."""
+        if self._closed:
+            return
+        if self._downward.is_idle and self._is_between_messages():
+            self._downward.push(final_message)
+        self._end()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._stop()
+        self._client.close()
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def _is_between_messages(self) -> bool:
+        """True if the bytes that the client is sent next begin a message."""
+        return self._downward.tail.startswith(messages.READY_FOR_QUERY_PREFIX)
+
+    def _end(self) -> None:
+        if not self._closed:
+            self._client.end_output()
+            self.close()
+
+    def _stop(self) -> None:
+        self._closed = True
+        self._upward.stop()
+        self._downward.stop()
+        self._compute.close()
+
+
+class Relay(Joint):
     """`done` is resolved, and both channels are closed, when the joint connection has ended. Bytes
     sent to the client are counted in `sent` at once, however long the connection lasts; those that
     the client has sent, in `received`."""
@@ -57,8 +100,7 @@ class Relay:
         sent: Tally,
         received: Tally = RECEIVED,
     ) -> None:
-        self.done: asyncio.Future[None] = readiness.loop.create_future()
-        self._closed = False
+        self.done = readiness.loop.create_future()
         self._because = ""
         self._client = client
         self._compute = compute
@@ -111,7 +153,7 @@ class Relay:
 
     def _explained(self, data: bytes) -> bytes:
         """Returns what the client gets for these bytes of the compute's."""
-        if not self._downward.tail.startswith(messages.READY_FOR_QUERY_PREFIX):
+        if not self._is_between_messages():
             return data  # it may begin within a message
         with suppress(messages.MalformedMessage):
             for kind, start, end in messages.complete_messages(data, limit=MAX_MESSAGE_BYTES):
@@ -121,28 +163,6 @@ class Relay:
                     return before + AdministratorShutdown(self._because).packet()
         return data
 
-    def interrupt(self, final_message: bytes) -> None:
-        """Ends the connection from the outside. The client gets `final_message` only if the
-        compute's answer was complete, so that it does not appear in the middle of a message."""
-        if self._closed:
-            return
-        if self._downward.is_idle and self._downward.tail.startswith(
-            messages.READY_FOR_QUERY_PREFIX
-        ):
-            self._downward.push(final_message)
-        self._end()
-
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._upward.stop()
-        self._downward.stop()
-        self._client.close()
-        self._compute.close()
-        if not self.done.done():
-            self.done.set_result(None)
-
     def _compute_ended(self) -> None:
         """Ends the connection. Postgres tells the client why, unless it was killed; then this
         does."""
@@ -150,11 +170,6 @@ class Relay:
             self._end()
         else:
             self.interrupt(AdministratorShutdown(self._because or ENDED).packet())
-
-    def _end(self) -> None:
-        if not self._closed:
-            self._client.end_output()
-            self.close()
 
 
 class Pump:

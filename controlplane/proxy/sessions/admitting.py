@@ -17,8 +17,7 @@ from controlplane.proxy.limits.connection_limits import NO_ACCOUNT, Admission
 from controlplane.proxy.limits.pending_clients import answer_due
 from controlplane.proxy.peers.header import Admitted, Kind
 from controlplane.proxy.peers.passing import LeadsElsewhere
-from controlplane.proxy.sessions.between_hosts import pass_to_worker, send_log
-from controlplane.proxy.sessions.passing_on import begin_passing_tls_on
+from controlplane.proxy.sessions.passing_on import begin_passing_tls_on, pass_to_worker, send_log
 from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.wire import startup
 from controlplane.proxy.wire.destination import (

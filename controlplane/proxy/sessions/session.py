@@ -28,14 +28,18 @@ from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection, Co
 from controlplane.proxy.relaying.direct import DirectClient, FirstExchange
 from controlplane.proxy.relaying.relay import FirstAnswer, Relay
 from controlplane.proxy.sessions.admitting import admit, admit_postgres, read_request, readmit
-from controlplane.proxy.sessions.connecting import Connecting
+from controlplane.proxy.sessions.connecting import (
+    Connecting,
+    LoginTimes,
+    Wake,
+    waited_for_accept,
+)
 from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.sessions.passing_on import (
     begin_passing_on,
     cancel,
     connect_for_requests,
 )
-from controlplane.proxy.sessions.wakes import LoginTimes, Wake, waited_for_accept
 from controlplane.proxy.wire import messages, startup
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.destination import Destination

@@ -75,7 +75,7 @@ class Authority:
         The first name becomes the common name. Takes about 0.1 ms.
         """
         return (
-            _builder(names[0], issuer=self.certificate.subject, now=now)
+            builder(names[0], issuer=self.certificate.subject, now=now)
             .not_valid_after(min(now + _CERTIFICATE_LIFETIME, self.certificate.not_valid_after_utc))
             .public_key(key.public_key())
             .add_extension(
@@ -127,7 +127,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def _new_authority(now: datetime) -> Authority:
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
-        _builder(_AUTHORITY_NAME, issuer=_name(_AUTHORITY_NAME), now=now)
+        builder(_AUTHORITY_NAME, issuer=name_of(_AUTHORITY_NAME), now=now)
         .not_valid_after(now + _AUTHORITY_LIFETIME)
         .public_key(key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -138,18 +138,20 @@ def _new_authority(now: datetime) -> Authority:
     return Authority(certificate, key)
 
 
-def _builder(subject: str, *, issuer: x509.Name, now: datetime) -> x509.CertificateBuilder:
+def builder(
+    subject: str, *, issuer: x509.Name, now: datetime, backdated: timedelta = timedelta(hours=1)
+) -> x509.CertificateBuilder:
+    """Begins a certificate. It is backdated for those whose clocks are slightly behind."""
     return (
         x509.CertificateBuilder()
-        .subject_name(_name(subject))
+        .subject_name(name_of(subject))
         .issuer_name(issuer)
         .serial_number(x509.random_serial_number())
-        # Backdated, for clients whose clocks are slightly behind.
-        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_before(now - backdated)
     )
 
 
-def _name(common_name: str) -> x509.Name:
+def name_of(common_name: str) -> x509.Name:
     # X.509 limits a common name to 64 characters. Clients verify the alternative names instead.
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
 

@@ -5,12 +5,15 @@ clients it only finds where messages begin (`MessageStream`).
 
 import codecs
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 PROTOCOL_3_0 = 0x0003_0000
 PROTOCOL_3_2 = 0x0003_0002
 CANCEL_REQUEST_CODE = 80877102
+
+# The kinds of Authentication messages.
+CLEARTEXT_PASSWORD, SASL, SASL_CONTINUE, SASL_FINAL = 3, 10, 11, 12
 
 # The start of the message that ends every complete answer of the server.
 READY_FOR_QUERY_PREFIX = b"Z\x00\x00\x00\x05"
@@ -86,21 +89,8 @@ def error_fields(payload: bytes | bytearray) -> dict[str, str]:
     return fields
 
 
-def authentication_cleartext_password() -> bytes:
-    return message(b"R", _INT.pack(3))
-
-
-def authentication_sasl(mechanisms: Iterable[str]) -> bytes:
-    names = b"".join(name.encode() + b"\0" for name in mechanisms)
-    return message(b"R", _INT.pack(10) + names + b"\0")
-
-
-def authentication_sasl_continue(data: bytes) -> bytes:
-    return message(b"R", _INT.pack(11) + data)
-
-
-def authentication_sasl_final(data: bytes) -> bytes:
-    return message(b"R", _INT.pack(12) + data)
+def authentication(kind: int, data: bytes = b"") -> bytes:
+    return message(b"R", _INT.pack(kind) + data)
 
 
 def negotiate_protocol_version(version: int, unknown_options: list[bytes]) -> bytes:

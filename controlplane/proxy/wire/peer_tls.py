@@ -15,10 +15,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 
 from controlplane import durable
-from controlplane.proxy.wire.certificates import private_pem
+from controlplane.proxy.wire.certificates import builder, name_of, private_pem
 from controlplane.proxy.wire.tls import ClientTlsSocket, in_memory
 
 log = logging.getLogger(__name__)
@@ -61,14 +60,8 @@ def load_or_create_peer_certificate(directory: Path) -> PeerCertificate:
 def new_peer_certificate(now: datetime) -> PeerCertificate:
     """Returns a certificate with a new key."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _NAME)])
     certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .serial_number(x509.random_serial_number())
-        # Backdated, for hosts whose clocks are slightly behind.
-        .not_valid_before(now - timedelta(days=1))
+        builder(_NAME, issuer=name_of(_NAME), now=now, backdated=timedelta(days=1))
         .not_valid_after(now + _LIFETIME)
         .public_key(key.public_key())
         # It can sign no other certificate, so each side accepts only itself.

@@ -24,7 +24,7 @@ from controlplane.proxy.limits.connection_limits import (
     SharedCounts,
 )
 from controlplane.proxy.listeners import is_offered, open_listeners
-from controlplane.proxy.sessions.wakes import waited_for_accept
+from controlplane.proxy.sessions.connecting import waited_for_accept
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.wire.errors import TooManyConnections
 from tests.selection import first_of
