@@ -21,7 +21,6 @@ from controlplane.proxy.limits.pending_clients import FailurePace, PendingTurns
 from controlplane.proxy.listeners import open_listeners
 from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.peers.connections import Peers
-from controlplane.proxy.relaying.compute import CancelKey
 from controlplane.proxy.sessions.context import (
     CancelForwarder,
     ConnectedSessions,
@@ -33,6 +32,7 @@ from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.wire.errors import AdministratorShutdown
 from controlplane.proxy.wire.peer_tls import PeerCertificate
 from controlplane.proxy.wire.readiness import Readiness
+from controlplane.proxy.wire.startup import CancelKey
 from controlplane.proxy.wire.tls import TlsIdentity
 
 log = logging.getLogger(__name__)

@@ -237,7 +237,7 @@ class Queries:
                 )
             finally:
                 caller.dismiss()
-        return Response(answer.status, answer.body, answer.headers)
+        return Response(*answer)
 
     async def _run(
         self,

@@ -132,12 +132,8 @@ class PassedClient:
         return head + await self._peer.read(size)
 
 
-@dataclass(frozen=True, slots=True)
-class PeerResponse:
-    status: int
-    body: bytes
-    # Without those that concern the connection only.
-    headers: list[tuple[str, str]]
+# The status, the body, and the headers without those that concern the connection only.
+PeerResponse = tuple[int, bytes, list[tuple[str, str]]]
 
 
 @dataclass(slots=True)
@@ -261,7 +257,7 @@ class PeerRequests:
             raise AdministratorShutdown("the endpoint's host was lost") from error
         named = [(name.decode("ascii"), value.decode()) for name, value in event.headers]
         headers = [(name.title(), value) for name, value in named if name not in _NOT_PASSED_ON]
-        return PeerResponse(event.status_code, b"".join(parts), headers)
+        return event.status_code, b"".join(parts), headers
 
     def _keep(self, host_id: str, used: _Open) -> None:
         if (used.http.our_state, used.http.their_state) == (h11.DONE, h11.DONE):

@@ -12,7 +12,6 @@ from controlplane.proxy.pooling.pooled_relay import PooledRelay
 from controlplane.proxy.pooling.statement_refusal import StatementRefusal
 from controlplane.proxy.relaying import compute
 from controlplane.proxy.relaying.compute import (
-    CancelKey,
     Client,
     ComputeConnection,
     wait_for_input,
@@ -23,6 +22,7 @@ from controlplane.proxy.wire.destination import APPLIED_BY_POOLER, Destination
 from controlplane.proxy.wire.errors import ProtocolViolation
 from controlplane.proxy.wire.messages import MessageStream
 from controlplane.proxy.wire.readiness import Readiness
+from controlplane.proxy.wire.startup import CancelKey
 
 # The first version of PgBouncer that applies a parameter, if not all versions do.
 _APPLIED_SINCE = {b"IntervalStyle": (1, 20)}

@@ -23,6 +23,7 @@ from controlplane.proxy.wire.errors import (
     HostUnreachable,
 )
 from controlplane.proxy.wire.readiness import Readiness
+from controlplane.proxy.wire.startup import CancelKey
 
 _MAX_GREETING_BYTES = 65536
 _AUTHENTICATION_OK = b"\0\0\0\0"
@@ -44,14 +45,6 @@ class ComputeGone(Exception):
         self.packet = packet
         # True if the same compute, if it turns out to run, will refuse again in the same way.
         self.final = final
-
-
-@dataclass(frozen=True, slots=True)
-class CancelKey:
-    """A key that cancels the running query of one connection; it is sent on another connection."""
-
-    pid: int
-    secret: bytes
 
 
 @dataclass(frozen=True, slots=True)

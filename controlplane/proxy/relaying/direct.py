@@ -12,7 +12,6 @@ from controlplane.proxy.directory.interface import Tally
 from controlplane.proxy.relaying import compute
 from controlplane.proxy.relaying.compute import (
     TEMPORARY_STATES,
-    CancelKey,
     Client,
     ComputeConnection,
     wait_for_input,
@@ -23,6 +22,7 @@ from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel, closed_on_fail
 from controlplane.proxy.wire.destination import Destination
 from controlplane.proxy.wire.errors import ENDED, AdministratorShutdown, is_let_go
 from controlplane.proxy.wire.readiness import Readiness
+from controlplane.proxy.wire.startup import CancelKey
 
 # Postgres may read a longer request in parts, and answer some of it before it has read the rest.
 _MAX_KEPT_BYTES = 8192

@@ -20,11 +20,11 @@ from controlplane.proxy.limits.pending_clients import FailurePace, PendingClient
 from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.peers.connections import Peers
 from controlplane.proxy.relaying import compute
-from controlplane.proxy.relaying.compute import CancelKey
 from controlplane.proxy.settings import ProxySettings, Siblings, marked
 from controlplane.proxy.wire import startup
 from controlplane.proxy.wire.errors import ProxyError
 from controlplane.proxy.wire.readiness import Readiness
+from controlplane.proxy.wire.startup import CancelKey
 from controlplane.proxy.wire.tls import TlsIdentity
 
 if TYPE_CHECKING:
@@ -233,8 +233,8 @@ class CancelForwarder:
                 head = await reader.readexactly(startup.HEAD_SIZE)
                 rest = await reader.readexactly(startup.packet_size(head) - startup.HEAD_SIZE)
                 request = startup.parse(head + rest)
-                if isinstance(request, startup.CancelRequest):
-                    await self._cancel(CancelKey(request.pid, request.secret))
+                if isinstance(request, CancelKey):
+                    await self._cancel(request)
         writer.close()
 
 

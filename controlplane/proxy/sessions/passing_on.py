@@ -21,7 +21,6 @@ from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.limits.pending_clients import answer_due
 from controlplane.proxy.peers.header import Admitted, Kind, PassedOn, SeenTls
 from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient
-from controlplane.proxy.relaying.compute import CancelKey
 from controlplane.proxy.relaying.relay import Relay
 from controlplane.proxy.settings import mark_of_host, mark_of_key
 from controlplane.proxy.wire import messages, startup
@@ -35,6 +34,7 @@ from controlplane.proxy.wire.errors import (
     ProtocolViolation,
     TooManyConnections,
 )
+from controlplane.proxy.wire.startup import CancelKey
 from controlplane.proxy.wire.tls import server_name_in
 
 if TYPE_CHECKING:

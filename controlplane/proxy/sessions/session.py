@@ -24,7 +24,7 @@ from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient, PeerR
 from controlplane.proxy.pooling.pooled_client import PooledClient
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
 from controlplane.proxy.relaying import compute
-from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection, Connection
+from controlplane.proxy.relaying.compute import ComputeConnection, Connection
 from controlplane.proxy.relaying.direct import DirectClient, FirstExchange
 from controlplane.proxy.relaying.relay import FirstAnswer, Relay
 from controlplane.proxy.sessions.admitting import admit, admit_postgres, read_request, readmit
@@ -40,10 +40,11 @@ from controlplane.proxy.sessions.passing_on import (
     cancel,
     connect_for_requests,
 )
-from controlplane.proxy.wire import messages, startup
+from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.destination import Destination
 from controlplane.proxy.wire.errors import ConnectionLost, LetGo, LoginEnded, ProxyError
+from controlplane.proxy.wire.startup import CancelKey
 from controlplane.proxy.wire.tls import ClientTls
 
 log = logging.getLogger(__name__)
@@ -195,8 +196,8 @@ class Session:
             login = self._login
             assert login is not None
             login.requested_at = time.monotonic()
-            if isinstance(request, startup.CancelRequest):
-                await cancel(self, CancelKey(request.pid, request.secret))
+            if isinstance(request, CancelKey):
+                await cancel(self, request)
                 await self.channel.finish(b"", timeout=_FINAL_MESSAGE_TIMEOUT)
                 return
             try:

@@ -61,7 +61,10 @@ class PeerRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelRequest:
+class CancelKey:
+    """A key that cancels the running query of one connection; it is sent on another connection, as
+    the whole of a cancel request."""
+
     pid: int
     secret: bytes
 
@@ -79,7 +82,7 @@ class StartupMessage:
     packet: bytes = field(default=b"", repr=False, compare=False)
 
 
-Request = CancelRequest | StartupMessage
+Request = CancelKey | StartupMessage
 # Called when the client is about to begin a TLS handshake. Returns True if it has been served.
 BeforeTls = Callable[[], Awaitable[bool]]
 StartupPacket = EncryptionRequest | PeerRequest | Request
@@ -125,10 +128,10 @@ def parse(packet: bytes) -> StartupPacket:
     return _parse_startup_message(packet, code)
 
 
-def _parse_cancel_request(packet: bytes) -> CancelRequest:
+def _parse_cancel_request(packet: bytes) -> CancelKey:
     if not 13 <= len(packet) <= 12 + _MAX_CANCEL_KEY_BYTES:
         raise ProtocolViolation("invalid length of cancel request")
-    return CancelRequest(pid=int.from_bytes(packet[8:12], "big"), secret=packet[12:])
+    return CancelKey(pid=int.from_bytes(packet[8:12], "big"), secret=packet[12:])
 
 
 def _parse_startup_message(packet: bytes, version: int) -> StartupMessage:

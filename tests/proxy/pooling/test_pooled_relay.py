@@ -12,11 +12,12 @@ from controlplane.proxy.directory.interface import ComputeAddress, Tally
 from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
 from controlplane.proxy.pooling.statement_refusal import StatementRefusal
-from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection
+from controlplane.proxy.relaying.compute import ComputeConnection
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.errors import AdministratorShutdown
 from controlplane.proxy.wire.readiness import Readiness
+from controlplane.proxy.wire.startup import CancelKey
 from tests.proxy.pooling.test_conversation import (
     EXECUTE,
     SYNC,

@@ -18,7 +18,7 @@ from controlplane.proxy.wire.messages import (
     MessageStream,
     message,
 )
-from controlplane.proxy.wire.startup import CancelRequest, EncryptionRequest, StartupMessage
+from controlplane.proxy.wire.startup import CancelKey, EncryptionRequest, StartupMessage
 
 NAMES = st.binary(min_size=1, max_size=20).filter(lambda name: b"\0" not in name)
 
@@ -48,7 +48,7 @@ def test_requests_for_encryption_are_distinguished() -> None:
 
 @pytest.mark.parametrize("secret", [b"\1\2\3\4", bytes(32), bytes(256)])
 def test_a_cancel_request_is_parsed_with_a_key_of_any_length(secret: bytes) -> None:
-    assert startup.parse(messages.cancel_request(7, secret)) == CancelRequest(7, secret)
+    assert startup.parse(messages.cancel_request(7, secret)) == CancelKey(7, secret)
 
 
 @pytest.mark.parametrize("secret", [b"", bytes(257)])

@@ -18,11 +18,12 @@ import psycopg
 import pytest
 
 from controlplane.proxy.directory.interface import ComputeAddress, Tally
-from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection
+from controlplane.proxy.relaying.compute import ComputeConnection
 from controlplane.proxy.relaying.direct import FirstExchange
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.readiness import Readiness
+from controlplane.proxy.wire.startup import CancelKey
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import RunningProxy, plain
 from tests.support.bare_postgres import BarePostgres
