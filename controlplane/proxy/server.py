@@ -19,7 +19,6 @@ from controlplane.proxy.directory.interface import Client, Directory
 from controlplane.proxy.limits.connection_limits import OpeningSessions
 from controlplane.proxy.limits.pending_clients import FailurePace, PendingTurns
 from controlplane.proxy.listeners import open_listeners
-from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.peers.connections import Peers
 from controlplane.proxy.sessions.context import (
     CancelForwarder,
@@ -27,6 +26,7 @@ from controlplane.proxy.sessions.context import (
     ProxyContext,
     SharedWakes,
 )
+from controlplane.proxy.sessions.queries import Queries
 from controlplane.proxy.sessions.session import Session
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.wire.errors import AdministratorShutdown
@@ -66,7 +66,7 @@ class Proxy:
         self.sessions = ConnectedSessions(settings)
         self._readiness = Readiness(self._loop)
         self._passwords = PasswordChecks()
-        self.queries = Queries(self._readiness, settings)
+        self.queries = Queries(self._readiness)
         self._context = ProxyContext(
             settings=settings,
             identity=identity,

@@ -5,7 +5,6 @@ that saw the end elsewhere could mistake part of one client's request for anothe
 server refuses the same."""
 
 import re
-from typing import Protocol
 
 from controlplane.proxy.over_http.request import Request, RequestRefused
 
@@ -31,38 +30,29 @@ _SINGLE = {
 }
 
 
-class Body(Protocol):
+class PlainBody:
     """Finds a request's body in the bytes that follow its head."""
 
-    # In bytes, as far as the head tells.
-    declared: int
-
-    @property
-    def has_ended(self) -> bool:
-        """True once the body's last byte, and what ends it, have been taken."""
-
-    def take(self, received: bytearray) -> bytearray:
-        """Removes the body's next bytes from those received, and returns them; none if more must
-        arrive first. Raises RequestRefused."""
-
-
-class PlainBody:
     def __init__(self, declared: int) -> None:
         """`declared` is in bytes; 0 for a request without a body."""
         self.declared = self._left = declared
 
     @property
     def has_ended(self) -> bool:
+        """True once the body's last byte, and what ends it, have been taken."""
         return not self._left
 
     def take(self, received: bytearray) -> bytearray:
-        """See `Body`."""
+        """Removes the body's next bytes from those received, and returns them; none if more must
+        arrive first."""
         taken = _cut(received, self._left)
         self._left -= len(taken)
         return taken
 
 
 class ChunkedBody:
+    """See `PlainBody`. Its head does not tell its size."""
+
     declared = 0
 
     def __init__(self) -> None:
@@ -72,7 +62,7 @@ class ChunkedBody:
         self._separator = b""
 
     def take(self, received: bytearray) -> bytearray:
-        """See `Body`. Returns bytes of one chunk."""
+        """Returns bytes of one chunk. Raises RequestRefused."""
         if not self._left:
             self._begin_chunk(received)
         taken = _cut(received, self._left)
@@ -102,6 +92,9 @@ class ChunkedBody:
             end += 2
         del received[: end + 2]
         self._separator = b"\r\n"
+
+
+Body = PlainBody | ChunkedBody
 
 
 def take_head(received: bytearray) -> bytearray | None:

@@ -3,7 +3,6 @@ process, which is more than most requests cost."""
 
 import asyncio
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
@@ -43,22 +42,15 @@ class SessionKey:
     parameters: frozenset[tuple[bytes, bytes]]
 
 
-@dataclass(eq=False, slots=True)
-class _Idle:
-    key: SessionKey
-    session: ComputeSession
-    end: asyncio.TimerHandle
-
-
 class SessionPool:
     """Must be used within one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._places: WeakValueDictionary[SessionKey, asyncio.Semaphore] = WeakValueDictionary()
-        # The oldest first.
-        self._idle: OrderedDict[ComputeSession, _Idle] = OrderedDict()
-        self._idle_by_key: dict[tuple[SessionKey, ComputeAddress], list[_Idle]] = {}
+        # The oldest first, each with its key and with what will close it.
+        self._idle: dict[ComputeSession, tuple[SessionKey, asyncio.TimerHandle]] = {}
+        self._idle_by_key: dict[tuple[SessionKey, ComputeAddress], list[ComputeSession]] = {}
 
     def __len__(self) -> int:
         """Returns the number of idle sessions."""
@@ -83,8 +75,8 @@ class SessionPool:
     async def take(self, key: SessionKey, address: ComputeAddress) -> ComputeSession | None:
         """Returns an idle session at this address; None if there is none."""
         while idle := self._idle_by_key.get((key, address)):
-            session = idle[-1].session
-            self._forget(idle[-1])
+            session = idle[-1]
+            self._forget(session)
             with closed_on_failure(session):
                 if await session.is_reusable():
                     return session
@@ -98,26 +90,25 @@ class SessionPool:
             session.close()
             return
         end = self._loop.call_later(IDLE_TIMEOUT, self._close, session)
-        idle = _Idle(key, session, end)
-        self._idle[session] = idle
-        self._idle_by_key.setdefault((key, session.address), []).append(idle)
+        self._idle[session] = key, end
+        self._idle_by_key.setdefault((key, session.address), []).append(session)
         if len(self._idle) > _MAX_IDLE:
             self._close(next(iter(self._idle)))
 
     def drop(self, endpoint_id: str | None = None) -> None:
         """Closes the endpoint's idle sessions, or all."""
-        for idle in list(self._idle.values()):
-            if endpoint_id in (None, idle.key.endpoint_id):
-                self._close(idle.session)
+        for session, (key, _) in list(self._idle.items()):
+            if endpoint_id in (None, key.endpoint_id):
+                self._close(session)
 
     def _close(self, session: ComputeSession) -> None:
-        self._forget(self._idle[session])
+        self._forget(session)
         session.close()
 
-    def _forget(self, idle: _Idle) -> None:
-        idle.end.cancel()
-        del self._idle[idle.session]
-        at = (idle.key, idle.session.address)
-        self._idle_by_key[at].remove(idle)
+    def _forget(self, session: ComputeSession) -> None:
+        key, end = self._idle.pop(session)
+        end.cancel()
+        at = (key, session.address)
+        self._idle_by_key[at].remove(session)
         if not self._idle_by_key[at]:
             del self._idle_by_key[at]

@@ -205,8 +205,9 @@ Connection = TypeVar("Connection", bound=Closable)
 Relay = TypeVar("Relay", contravariant=True)
 
 
-class AdmittedClient(Protocol):
-    """A client that has been admitted to a compute, or will be."""
+class Client(Protocol[Relay]):
+    """A client that speaks the Postgres protocol and has been admitted to a compute, relayed by a
+    relay of this kind."""
 
     @property
     def channel(self) -> Channel: ...
@@ -216,10 +217,6 @@ class AdmittedClient(Protocol):
     ) -> Connection: ...
 
     def counting(self) -> AbstractContextManager[Tally]: ...
-
-
-class Client(AdmittedClient, Protocol[Relay]):
-    """A client that speaks the Postgres protocol, relayed by a relay of this kind."""
 
     def attach(self, connection: ComputeConnection, relay: Relay) -> None:
         """Records that the client is joined to this connection by this relay."""

@@ -17,9 +17,9 @@ from controlplane.proxy.limits.connection_limits import (
     OpeningSessions,
 )
 from controlplane.proxy.limits.pending_clients import FailurePace, PendingClients, PendingTurns
-from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.peers.connections import Peers
 from controlplane.proxy.relaying import compute
+from controlplane.proxy.sessions.queries import Queries
 from controlplane.proxy.settings import ProxySettings, Siblings, marked
 from controlplane.proxy.wire import startup
 from controlplane.proxy.wire.errors import ProxyError

@@ -13,7 +13,6 @@ from functools import partial
 
 from controlplane.logs import context
 from controlplane.metrics import figures
-from controlplane.proxy.authentication import scram
 from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route, Tally
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http import websocket
@@ -27,7 +26,7 @@ from controlplane.proxy.relaying import compute
 from controlplane.proxy.relaying.compute import ComputeConnection, Connection
 from controlplane.proxy.relaying.direct import DirectClient, FirstExchange
 from controlplane.proxy.relaying.relay import FirstAnswer, Relay
-from controlplane.proxy.sessions.admitting import admit, admit_postgres, read_request, readmit
+from controlplane.proxy.sessions.admitting import admit_postgres, read_request
 from controlplane.proxy.sessions.connecting import (
     Connecting,
     LoginTimes,
@@ -293,27 +292,6 @@ class Session:
         with passed.relaying() as self._relay:
             await self._relay.done
 
-    async def admit(
-        self,
-        destination: Destination,
-        role: str,
-        password: bytes,
-    ) -> tuple[Destination, scram.Verifier]:
-        """Admits the client for one request: see `admitting.admit`. Returns the destination, and
-        the verifier that the password fits."""
-        passwords = self.proxy.passwords
-        knows = partial(passwords.knows, password=password)
-        if admitted := readmit(self, destination, role, knows):
-            return admitted
-        prove = partial(
-            passwords.check,
-            password=password,
-            role=role,
-            endpoint_id=destination.endpoint_id,
-            address=self.client_address,
-        )
-        return await admit(self, destination, role, prove)
-
     def running_compute(self) -> ComputeAddress | None:
         """Returns the address of the client's compute, if that can be known without asking anybody
         and nothing of the endpoint has changed since the client was admitted. Otherwise the client
@@ -322,21 +300,12 @@ class Session:
         recent = self.proxy.directory.recent(self.route.endpoint_id, self.role)
         return recent[1] if recent is not None and recent[0] == self.route else None
 
-    def count(self, admission: Admission) -> None:
-        """See `ConnectedSessions.count`."""
-        self.proxy.sessions.count(self, admission)
-        self.note_authenticated()
-
     def note_authenticated(self) -> None:
         """Notes that the client has shown a correct password, even if it is refused now."""
         if self._http is not None:
             self._http.note_authenticated()
         if self.tls is not None:
             self.proxy.identity.note_authenticated(self.tls.server_name)
-
-    def dismiss(self) -> None:
-        """Ends the admission, because its purpose has ended. The session may be admitted again."""
-        self.proxy.sessions.dismiss(self)
 
     async def connect_to_compute(
         self, destination: Destination, connect: Callable[[ComputeAddress], Awaitable[Connection]]

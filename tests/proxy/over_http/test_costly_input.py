@@ -21,7 +21,6 @@ from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.over_http import connection, websocket
 from controlplane.proxy.over_http.compute_session import ComputeSession
 from controlplane.proxy.over_http.framing import parse_head
-from controlplane.proxy.over_http.queries import Conversions
 from controlplane.proxy.over_http.request import (
     SMALL_BODY_BYTES,
     MemoryBudget,
@@ -32,6 +31,7 @@ from controlplane.proxy.over_http.request import (
 from controlplane.proxy.over_http.statements import Sender, read_sender, without_neons_options
 from controlplane.proxy.over_http.websocket import WebSocketFraming
 from controlplane.proxy.relaying.compute import ComputeConnection, _read_greeting
+from controlplane.proxy.sessions.queries import Conversions
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.readiness import Readiness

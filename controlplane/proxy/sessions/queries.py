@@ -3,16 +3,15 @@ its endpoint's compute."""
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
 from controlplane.metrics import figures
 from controlplane.proxy.authentication.scram import Verifier
 from controlplane.proxy.directory.interface import ComputeAddress
-from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http.compute_session import ComputeSession, batch_messages
 from controlplane.proxy.over_http.connection import ReadBody
 from controlplane.proxy.over_http.request import (
@@ -40,12 +39,14 @@ from controlplane.proxy.over_http.statements import (
     read_batch,
     read_sender,
 )
-from controlplane.proxy.peers.passing import LeadsElsewhere, PeerRequests
+from controlplane.proxy.peers.passing import LeadsElsewhere
 from controlplane.proxy.relaying import compute
-from controlplane.proxy.relaying.compute import AdmittedClient
-from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.sessions.admitting import admit, readmit
 from controlplane.proxy.wire.destination import Destination
 from controlplane.proxy.wire.readiness import Readiness
+
+if TYPE_CHECKING:
+    from controlplane.proxy.sessions.session import Session
 
 Converted = TypeVar("Converted")
 
@@ -74,40 +75,32 @@ _ALLOWED = Response(
 )
 
 
-class Caller(AdmittedClient, Protocol):
-    """The connection that a request came by; see `session.Session`."""
-
-    # Who has sent its last request.
-    sender: Sender | None
-    # Set while the client is admitted.
-    admission: Admission | None
-    # The client's requests to endpoints on other hosts.
-    peer_requests: PeerRequests
-
-    @property
-    def domains(self) -> Sequence[str]: ...
-
-    def abandon(self) -> None: ...
-
-    async def admit(
-        self, destination: Destination, role: str, password: bytes
-    ) -> tuple[Destination, Verifier]: ...
-
-    def running_compute(self) -> ComputeAddress | None: ...
-
-    def count(self, admission: Admission) -> None: ...
-
-    def dismiss(self) -> None: ...
+async def _admit(client: "Session", sender: Sender) -> tuple[Destination, Verifier]:
+    """Admits the client for one request: see `admitting.admit`. Returns the destination, and the
+    verifier that the password fits."""
+    destination, role, password = sender.destination, sender.role, sender.password
+    passwords = client.proxy.passwords
+    knows = functools.partial(passwords.knows, password=password)
+    if admitted := readmit(client, destination, role, knows):
+        return admitted
+    prove = functools.partial(
+        passwords.check,
+        password=password,
+        role=role,
+        endpoint_id=destination.endpoint_id,
+        address=client.client_address,
+    )
+    return await admit(client, destination, role, prove)
 
 
 @contextmanager
-def _abandoned_on_disconnect(caller: Caller) -> Iterator[None]:
-    """Abandons the caller if its client disconnects within the block."""
-    caller.channel.watch(caller.abandon)
+def _abandoned_on_disconnect(client: "Session") -> Iterator[None]:
+    """Abandons the client if its client disconnects within the block."""
+    client.channel.watch(client.abandon)
     try:
         yield
     finally:
-        caller.channel.watch()
+        client.channel.watch()
 
 
 def _read(headers: Mapping[str, str], body: bytes) -> tuple[Batch, bytes]:
@@ -157,9 +150,8 @@ class Conversions:
 class Queries:
     """Shared by all requests of a proxy process."""
 
-    def __init__(self, readiness: Readiness, settings: ProxySettings) -> None:
+    def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
-        self._settings = settings
         self.memory = MemoryBudget()
         self._conversions = Conversions()
         self.pool = SessionPool(readiness.loop)
@@ -169,7 +161,7 @@ class Queries:
         self._conversions.close()
 
     async def handle(
-        self, caller: Caller, request: Request, body: ReadBody, memory: MemoryReservation
+        self, client: "Session", request: Request, body: ReadBody, memory: MemoryReservation
     ) -> Response:
         """Serves one request. Raises ProxyError, ConnectionLost."""
         if request.path != _PATH:
@@ -178,22 +170,19 @@ class Queries:
             return _ALLOWED
         if request.method != "POST":
             raise RequestRefused(f"method not allowed: use POST {_PATH}", status=405)
-        return await self._execute(caller, request, body, memory)
+        return await self._execute(client, request, body, memory)
 
     async def _execute(
-        self, caller: Caller, request: Request, body: ReadBody, memory: MemoryReservation
+        self, client: "Session", request: Request, body: ReadBody, memory: MemoryReservation
     ) -> Response:
-        sender = read_sender(request.headers, caller.domains, caller.sender)
-        caller.sender = sender
+        client.sender = sender = read_sender(request.headers, client.domains, client.sender)
         try:
-            destination, verifier = await caller.admit(
-                sender.destination, sender.role, sender.password
-            )
+            destination, verifier = await _admit(client, sender)
         except LeadsElsewhere as found:
-            return await self._pass_on(caller, found, request, body, memory)
+            return await self._pass_on(client, found, request, body, memory)
         _CONNECTED.inc()
-        assert caller.admission is not None
-        memory.account_id = account_id = caller.admission.account_id
+        assert client.admission is not None
+        memory.account_id = account_id = client.admission.account_id
         convert = functools.partial(self._conversions.convert, account_id)
         try:
             read = await body(memory)
@@ -202,18 +191,18 @@ class Queries:
             def run(session: ComputeSession, clean: bool) -> Awaitable[Results]:
                 return session.run(*parsed, clean=clean, grow=memory.grow, convert=convert)
 
-            results = await self._run(caller, destination, verifier, run)
+            results = await self._run(client, destination, verifier, run)
             headers = echoed(request.headers) if results.is_batch else []
             answer = Response(200, results.body(), headers)
-            with caller.counting() as sent:
+            with client.counting() as sent:
                 sent.bytes += len(answer.body)
             return answer
         finally:
-            caller.dismiss()
+            client.proxy.sessions.dismiss(client)
 
     async def _pass_on(
         self,
-        caller: Caller,
+        client: "Session",
         found: LeadsElsewhere,
         request: Request,
         body: ReadBody,
@@ -222,26 +211,27 @@ class Queries:
         """Passes the request on to the host of its endpoint, and returns that host's answer."""
         figures.PASSED_ON.labels("http").inc()
         memory.account_id = found.admission.account_id
-        with _abandoned_on_disconnect(caller):
+        with _abandoned_on_disconnect(client):
 
             async def read_body() -> bytes:
-                caller.count(found.admission)
-                caller.channel.unwatch()
+                client.proxy.sessions.count(client, found.admission)
+                client.note_authenticated()
+                client.channel.unwatch()
                 read = await body(memory)
-                caller.channel.watch(caller.abandon)
+                client.channel.watch(client.abandon)
                 return read
 
             try:
-                answer = await caller.peer_requests.send(
+                answer = await client.peer_requests.send(
                     found.host_id, _PATH, request.headers, body=read_body, grow=memory.grow
                 )
             finally:
-                caller.dismiss()
+                client.proxy.sessions.dismiss(client)
         return Response(*answer)
 
     async def _run(
         self,
-        caller: Caller,
+        client: "Session",
         destination: Destination,
         verifier: Verifier,
         run: Callable[[ComputeSession, bool], Awaitable[Results]],
@@ -250,22 +240,22 @@ class Queries:
             destination.endpoint_id, verifier, frozenset(destination.parameters.items())
         )
         if destination.pooled:
-            return await self._run_pooled(caller, destination, run)
+            return await self._run_pooled(client, destination, run)
 
         async def connect(address: ComputeAddress) -> ComputeSession:
             return await self.pool.take(key, address) or await self._open(address, destination)
 
-        with _abandoned_on_disconnect(caller):
-            places = await self.pool.enter(key, timeout=self._settings.wake_timeout)
+        with _abandoned_on_disconnect(client):
+            places = await self.pool.enter(key, timeout=client.proxy.settings.wake_timeout)
         try:
             session = None
-            if address := caller.running_compute():
-                with _abandoned_on_disconnect(caller):
+            if address := client.running_compute():
+                with _abandoned_on_disconnect(client):
                     session = await self.pool.take(key, address)
             if session is None:
-                session = await caller.connect_to_compute(destination, connect)
+                session = await client.connect_to_compute(destination, connect)
             try:
-                with _abandoned_on_disconnect(caller):
+                with _abandoned_on_disconnect(client):
                     return await run(session, True)
             finally:
                 self.pool.give_back(key, session)
@@ -274,16 +264,16 @@ class Queries:
 
     async def _run_pooled(
         self,
-        caller: Caller,
+        client: "Session",
         destination: Destination,
         run: Callable[[ComputeSession, bool], Awaitable[Results]],
     ) -> Results:
         """Runs the batch through the endpoint's PgBouncer, which keeps the sessions and limits
         their number."""
         connect = functools.partial(self._open, destination=destination)
-        session = await caller.connect_to_compute(destination, connect)
+        session = await client.connect_to_compute(destination, connect)
         try:
-            with _abandoned_on_disconnect(caller):
+            with _abandoned_on_disconnect(client):
                 return await run(session, False)
         finally:
             session.close()
