@@ -7,7 +7,6 @@ unanswered one fail at once for a while, and no question waits for another endpo
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, LiteralString, Self
@@ -43,6 +42,10 @@ _SYNC_INTERVAL = 1.0
 
 # The most bytes of an answer, which is one row. The event loop of all clients reads it.
 _MAX_ANSWER_BYTES = 1 << 20
+
+
+# A statement, its values, and the seconds in which it must be answered.
+Question = tuple[LiteralString, tuple[object, ...], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class _CatalogSession:
         self._lock = asyncio.Lock()
         self._asking: set[asyncio.Task[Any]] = set()
         # Questions that have not been sent yet.
-        self._queued: dict[tuple[object, ...], asyncio.Task[Any]] = {}
+        self._queued: dict[Question, asyncio.Task[Any]] = {}
 
     async def ask(
         self,
@@ -107,24 +110,17 @@ class _CatalogSession:
         question = (statement, values, timeout)
         asking = self._queued.get(question)
         if asking is None:
-            deadline = loop.time() + timeout
-            execute = partial(self._execute, statement, values, row_factory, deadline)
-            answer = self._answer(question, execute, deadline, timeout / 2)
+            answer = self._answer(question, row_factory, loop.time() + timeout)
             asking = self._queued[question] = start_unattended(answer, self._asking)
         return await asyncio.shield(asking)
 
-    async def _answer(
-        self,
-        question: tuple[object, ...],
-        execute: Callable[[], Awaitable[Any]],
-        deadline: float,
-        reserve: float,
-    ) -> Any:
-        """The question waits for others until `reserve` seconds before the deadline, which are for
-        the compute: that others ask much does not show that it hangs."""
+    async def _answer(self, question: Question, row_factory: Any, deadline: float) -> Any:
+        """The question waits for others in the first half of its time. The rest is for the compute:
+        that others ask much does not show that it hangs."""
         loop = asyncio.get_running_loop()
+        statement, values, timeout = question
         try:
-            async with asyncio.timeout_at(deadline - reserve):
+            async with asyncio.timeout_at(deadline - timeout / 2):
                 await self._lock.acquire()
         except TimeoutError as error:
             raise LoginUnknown from error
@@ -132,7 +128,7 @@ class _CatalogSession:
             # From here on the answer may be too old for a caller that asks the same.
             del self._queued[question]
         try:
-            return await execute()
+            return await self._execute(statement, values, row_factory, deadline)
         except (psycopg.Error, TimeoutError, OSError) as error:
             self.unavailable_until = loop.time() + (_RETRY_DELAY if loop.time() >= deadline else 0)
             raise LoginUnknown from error

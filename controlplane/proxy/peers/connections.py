@@ -78,12 +78,6 @@ class Peers:
             await self._directory.read_peers()
         return route.host_id if route.host_id in self._directory.peers() else None
 
-    async def leads_any_role_to(self, endpoint_id: str) -> str | None:
-        """Returns what `leads_to` does, for a client whose role is not known yet. Raises
-        ControlPlaneUnavailable."""
-        route = await self._directory.route_of_any_role(endpoint_id)
-        return await self.leads_to(route, endpoint_id)
-
     def issuers_of(self, pid: int) -> list[str]:
         """Returns the other hosts that may have issued a cancel key with this process id."""
         if self._tls is None:

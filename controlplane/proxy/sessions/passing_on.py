@@ -89,7 +89,8 @@ async def _host_of(client: "Session", endpoint_id: str) -> str | None:
     due = answer_due(client.proxy.readiness.loop, client.proxy.directory.lookup_time())
     host_id = None
     with contextlib.suppress(ControlPlaneUnavailable):
-        host_id = await client.proxy.peers.leads_any_role_to(endpoint_id)
+        route = await client.proxy.directory.route_of_any_role(endpoint_id)
+        host_id = await client.proxy.peers.leads_to(route, endpoint_id)
     await due
     return host_id
 
