@@ -57,43 +57,6 @@ _MIN_READ_INTERVAL = 0.5
 _LAST_WRITE_TIMEOUT = 2.0
 
 
-class PeerHosts:
-    """The other hosts of the region, as the proxy last read them from the rows. Must be used within
-    one event loop."""
-
-    def __init__(self, database: ControlDatabase, served: ServedHost) -> None:
-        self._database = database
-        self._served = served
-        self._loop = asyncio.get_running_loop()
-        self._read_at = 0.0
-        self._reading = asyncio.Lock()
-        self.known: Mapping[str, PeerHost] = MappingProxyType({})
-
-    async def run(self) -> None:
-        """Reads them again and again until cancelled."""
-        while True:
-            await self.read()
-            await asyncio.sleep(_READ_INTERVAL)
-
-    async def read(self) -> None:
-        """See `Directory.read_peers`."""
-        async with self._reading:
-            if self._read_at and self._loop.time() - self._read_at < _MIN_READ_INTERVAL:
-                return
-            self._read_at = self._loop.time()
-            try:
-                rows = await self._database.ask(partial(find_peers, served=self._served))
-            except ControlPlaneUnavailable as error:
-                log.warning("cannot read the region's hosts", extra={"error": str(error)})
-                return
-        found = {
-            row.id: PeerHost(row.id, row.peer_address, row.peer_port, row.peer_certificate)
-            for row in rows
-        }
-        if found != self.known:
-            self.known = MappingProxyType(found)
-
-
 class DatabaseDirectory:
     """Implements `interface.Directory`, which describes the methods. `run` must be running for as
     long as the directory is used."""
@@ -116,11 +79,15 @@ class DatabaseDirectory:
         states = ComputeStates(self._database, served.id)
         self._logins = ComputeLogins(self._database, host)
         self._routes = RouteLookup(self._database, served, states, self._logins)
-        self._peers = PeerHosts(self._database, served)
         caches: list[EndpointCache[Any]] = [self._routes.cache, self._routes.found, states.cache]
         self._changes = ChangeListener(self._database, caches)
         self._compute_runs = ComputeRunWatcher(self._park)
         self._waker = Waker(self._database, states, self._changes, self._compute_runs, host)
+        self._served = served
+        # The other hosts of the region, as last read from the rows.
+        self._peers: Mapping[str, PeerHost] = MappingProxyType({})
+        self._peers_read_at = 0.0
+        self._reading_peers = asyncio.Lock()
         self._clients: Clients | None = None
         self._activity_reports = ActivityReports(self._database, served, problems)
         self._traffic = Traffic()
@@ -140,7 +107,7 @@ class DatabaseDirectory:
                 tasks.create_task(self._changes.run(clients))
                 await self.ready()
                 tasks.create_task(self._logins.run(clients))
-                tasks.create_task(self._peers.run())
+                tasks.create_task(self._keep_reading_peers())
                 refusals.begin()
                 tasks.create_task(self._activity_reports.run())
                 tasks.create_task(self._traffic_reports.run())
@@ -222,10 +189,29 @@ class DatabaseDirectory:
         return await self._routes.of_any_role(endpoint_id)
 
     def peers(self) -> Mapping[str, PeerHost]:
-        return self._peers.known
+        return self._peers
+
+    async def _keep_reading_peers(self) -> None:
+        while True:
+            await self.read_peers()
+            await asyncio.sleep(_READ_INTERVAL)
 
     async def read_peers(self) -> None:
-        await self._peers.read()
+        async with self._reading_peers:
+            if self._peers_read_at and self._loop.time() - self._peers_read_at < _MIN_READ_INTERVAL:
+                return
+            self._peers_read_at = self._loop.time()
+            try:
+                rows = await self._database.ask(partial(find_peers, served=self._served))
+            except ControlPlaneUnavailable as error:
+                log.warning("cannot read the region's hosts", extra={"error": str(error)})
+                return
+        found = {
+            row.id: PeerHost(row.id, row.peer_address, row.peer_port, row.peer_certificate)
+            for row in rows
+        }
+        if found != self._peers:
+            self._peers = MappingProxyType(found)
 
     async def open_receiver(self) -> socket.socket | None:
         return await self._opened("open_receiver")

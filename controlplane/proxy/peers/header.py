@@ -48,8 +48,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SeenTls:
-    """See `tls.ClientTls`: the client's TLS connection to the first proxy. With Kind.TLS it is to
-    the second proxy, and only the name is known."""
+    """See `tls.ClientTlsSocket`: the client's TLS connection to the first proxy. With Kind.TLS it
+    is to the second proxy, and only the name is known."""
 
     server_name: str | None
     channel_binding: bytes

@@ -18,7 +18,7 @@ from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http import websocket
 from controlplane.proxy.over_http.connection import HttpConnection
 from controlplane.proxy.over_http.statements import Sender
-from controlplane.proxy.peers.header import ADMITTED, PassedOn
+from controlplane.proxy.peers.header import ADMITTED, PassedOn, SeenTls
 from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient, PeerRequests
 from controlplane.proxy.pooling.pooled_client import PooledClient
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
@@ -44,7 +44,7 @@ from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.destination import Destination
 from controlplane.proxy.wire.errors import ConnectionLost, LetGo, LoginEnded, ProxyError
 from controlplane.proxy.wire.startup import CancelKey
-from controlplane.proxy.wire.tls import ClientTls
+from controlplane.proxy.wire.tls import ClientTlsSocket
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Session:
         self.task.add_done_callback(self._clean_up)
 
     @property
-    def tls(self) -> ClientTls | None:
+    def tls(self) -> ClientTlsSocket | SeenTls | None:
         """The client's own TLS connection, to this proxy or to the one that has passed it on."""
         return self.channel.tls if self.passed_on is None else self.passed_on.tls
 

@@ -51,18 +51,10 @@ class TlsIdentity(Protocol):
         """Notes that a client that asked for this name (SNI) has authenticated."""
 
 
-class ClientTls(Protocol):
-    """A client's TLS connection: the host name that it asked for (SNI), and the binding to the
-    certificate that it was shown."""
-
-    @property
-    def server_name(self) -> str | None: ...
-    @property
-    def channel_binding(self) -> bytes: ...
-
-
 class ClientTlsSocket(ssl.SSLSocket):
-    """See `ClientTls`. The proxies' connections to each other have neither of the two."""
+    """A client's TLS connection: the host name that it asked for (SNI), and the binding to the
+    certificate that it was shown. The proxies' connections to each other have neither of the
+    two."""
 
     # Whether the end of what is sent is told by TLS's close_notify too.
     notifies_end = True
