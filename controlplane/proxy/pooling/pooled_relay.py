@@ -2,8 +2,6 @@
 stop and the client stay connected whenever nothing of the client is left in the pooler."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 from controlplane.proxy.directory.interface import RECEIVED, Tally
 from controlplane.proxy.pooling.conversation import Conversation
@@ -11,7 +9,7 @@ from controlplane.proxy.pooling.statement_refusal import StatementRefusal
 from controlplane.proxy.relaying.compute import POOLER_ERROR_STATE, ComputeConnection
 from controlplane.proxy.relaying.relay import FirstAnswer, Joint, Pump
 from controlplane.proxy.wire import messages
-from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
+from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.errors import (
     ENDED,
     AdministratorShutdown,
@@ -69,7 +67,7 @@ class PooledRelay(Joint):
         self._takes_no_more = False
         # The incomplete beginning of an error that may be the pooler's last message.
         self._final_message = b""
-        self._upward = _ParsingPump(
+        self._upward = Pump(
             readiness,
             source=client,
             sink=self._compute,
@@ -78,9 +76,8 @@ class PooledRelay(Joint):
             sink_broke=self._stop_upward,
             tally=RECEIVED,
             process=self._from_client,
-            passed=lambda: None,
         )
-        self._downward = _ParsingPump(
+        self._downward = Pump(
             readiness,
             source=self._compute,
             sink=client,
@@ -231,46 +228,6 @@ class PooledRelay(Joint):
 
     def _is_between_messages(self) -> bool:
         return self._conversation.is_between_messages
-
-
-class _ParsingPump(Pump):
-    """Gives received bytes to `process`, which may `push` them. Calls `passed` once held bytes have
-    been sent."""
-
-    __slots__ = ("_passed", "_process", "_receive_chunk")
-
-    def __init__(
-        self,
-        readiness: Readiness,
-        *,
-        source: Channel,
-        process: Callable[[bytes], None],
-        passed: Callable[[], None],
-        **directions: Any,
-    ) -> None:
-        super().__init__(readiness, source=source, **directions)
-        self._receive_chunk = partial(source.receive, source.chunk_size)
-        self._process = process
-        self._passed = passed
-
-    def _pass_on(self) -> None:
-        try:
-            data = self._receive_chunk()
-        except WOULD_BLOCK:
-            return
-        except OSError:
-            self._source_broke()
-            return
-        if not data:
-            self._readiness.remove_reader(self._source)
-            self._source_ended()
-            return
-        self._process(data)
-
-    def _flush(self) -> None:
-        super()._flush()
-        if self._held is None:
-            self._passed()
 
 
 def _is_complete(error: bytes) -> bool:

@@ -149,7 +149,10 @@ class Relay(Joint):
         """From now on, says why if the compute ends the connection with 57P01; "" if it is not
         expected to."""
         self._because = because
-        self._downward.replace = self._explained if because else None
+        self._downward.process = self._pass_explained if because else None
+
+    def _pass_explained(self, data: bytes) -> None:
+        self._downward.push(self._explained(data))
 
     def _explained(self, data: bytes) -> bytes:
         """Returns what the client gets for these bytes of the compute's."""
@@ -179,6 +182,7 @@ class Pump:
     __slots__ = (
         "_held",
         "_hold_more",
+        "_passed",
         "_readiness",
         "_receive",
         "_send",
@@ -188,7 +192,7 @@ class Pump:
         "_source_broke",
         "_source_ended",
         "_tally",
-        "replace",
+        "process",
         "tail",
     )
 
@@ -202,11 +206,16 @@ class Pump:
         source_broke: Callable[[], None],
         sink_broke: Callable[[], None],
         tally: Tally,
+        process: Callable[[bytes], None] | None = None,
+        passed: Callable[[], None] | None = None,
     ) -> None:
+        """`process` is called with what is received, if given, and may `push` it. `passed` is
+        called once held bytes have been sent."""
         self._readiness = readiness
         self._source = source.fileno
         self._sink = sink.fileno
-        self._receive = source.receive_burst
+        chunk = partial(source.receive, source.chunk_size)
+        self._receive = source.receive_burst if process is None else chunk
         self._send = sink.send
         self._hold_more = sink.hold_more
         self._source_ended = source_ended
@@ -215,8 +224,8 @@ class Pump:
         self._tally = tally
         self._held: memoryview | None = None
         self.tail = b""
-        # Called with what is received, if set; returns what is sent.
-        self.replace: Callable[[bytes], bytes] | None = None
+        self.process = process
+        self._passed = passed
 
     @property
     def is_idle(self) -> bool:
@@ -268,8 +277,9 @@ class Pump:
             self._readiness.remove_reader(self._source)
             self._source_ended()
             return
-        if self.replace is not None:
-            data = self.replace(bytes(data))
+        if self.process is not None:
+            self.process(bytes(data))
+            return
         try:
             sent = self._send(data)
         except WOULD_BLOCK:
@@ -306,3 +316,5 @@ class Pump:
         self._held = None
         self._readiness.remove_writer(self._sink)
         self._readiness.add_reader(self._source, self._pass_on)
+        if self._passed is not None:
+            self._passed()
