@@ -7,8 +7,7 @@ from console import bundles
 from console.account import api_keys, palette, preferences, service_status, sign_in, webhooks
 from console.branches import catalog, moments, schema, snapshots
 from console.branches import changes as branch_changes
-from console.branches import detail as branch
-from console.branches import index as branches
+from console.branches import views as branches
 from console.endpoints import changes as endpoint_changes
 from console.endpoints import connecting, monitoring
 from console.endpoints import views as endpoints
@@ -95,8 +94,8 @@ urlpatterns = [
     path(f"{PROJECT}/branches", branches.index, name="branches"),
     path(f"{PROJECT}/branches-live", branches.index_live, name="branches_live"),
     path(f"{PROJECT}/new-branch", branches.create, name="branch_create"),
-    path(BRANCH, branch.show, name="branch"),
-    path(f"{BRANCH}/live", branch.live, name="branch_live"),
+    path(BRANCH, branches.show, name="branch"),
+    path(f"{BRANCH}/live", branches.live, name="branch_live"),
     path(f"{BRANCH}/rename", branch_changes.rename, name="branch_rename"),
     path(f"{BRANCH}/expiry", branch_changes.expiry, name="branch_expiry"),
     path(f"{BRANCH}/protection", branch_changes.protection, name="branch_protection"),

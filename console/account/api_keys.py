@@ -11,7 +11,7 @@ from django.utils.timezone import localdate, localtime
 from django.views.decorators.http import require_http_methods, require_safe
 
 from console.api.parallel import in_parallel
-from console.api.resources.api_keys import KeyLimits
+from console.api.resources.account import KeyLimits
 from console.api.resources.projects import Project
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, OpenChoiceField, in_zone, offer, project_in_list

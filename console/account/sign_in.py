@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from console.api.errors import APIError, Forbidden, NonsenseAnswer, Refused, Unauthorized
 from console.api.management_api import ManagementAPI
 from console.api.parallel import in_parallel
-from console.api.resources.api_keys import OwnKey, User
+from console.api.resources.account import OwnKey, User
 from console.api.transport import Server, default_server, find_server, servers
 from console.forms.fields import offer
 from console.pages.addresses import back

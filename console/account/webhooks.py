@@ -10,8 +10,8 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.parallel import in_parallel
+from console.api.resources.account import ALL_EVENTS, Webhook
 from console.api.resources.projects import Project
-from console.api.resources.webhooks import ALL_EVENTS, Webhook
 from console.events.types import GROUPS, event_type
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, OpenChoiceField, offer, project_in_list

@@ -18,7 +18,7 @@ from console.api.fields import (
     stamp,
     text,
 )
-from console.api.resources.api_keys import ApiKey, NewApiKey, OwnKey, User
+from console.api.resources.account import ApiKey, NewApiKey, OwnKey, User, WebhookCalls
 from console.api.resources.branches import (
     Branch,
     BranchCalls,
@@ -30,7 +30,6 @@ from console.api.resources.history import HistoryCalls
 from console.api.resources.operations import Event, Operation
 from console.api.resources.projects import Project, ProjectState, Region
 from console.api.resources.service_status import StatusCalls
-from console.api.resources.webhooks import WebhookCalls
 from console.api.transport import (
     Calls,
     Server,

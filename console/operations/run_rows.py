@@ -7,8 +7,7 @@ from functools import cached_property
 
 from console.api.resources.operations import Operation
 from console.operations.runs import OperationRow, Run, operation_rows
-from console.operations.steps import broken_off_in, step_rows
-from console.operations.waterfall import span_of
+from console.operations.waterfall import broken_off_in, span_of, step_rows
 from console.pages.addresses import Existing, url_or_none
 from console.pages.statuses import is_unfinished, lasting_words, not_run_for, operation_name
 

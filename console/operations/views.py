@@ -15,7 +15,6 @@ from console.api.resources.projects import Project
 from console.forms.fields import FilterForm, OpenChoiceField
 from console.operations.run_rows import RunRow
 from console.operations.runs import Run, runs_of
-from console.operations.steps import warning_of
 from console.operations.timeline import (
     DEFAULT_HOURS,
     MAX_OPERATIONS,
@@ -25,6 +24,7 @@ from console.operations.timeline import (
     hours_of,
     timeline,
 )
+from console.operations.waterfall import warning_of
 from console.pages.addresses import Existing
 from console.pages.live_regions import Shown, page_and_region, polling
 from console.pages.statuses import ACTIONS, OPERATION_STATUSES, lasting_words

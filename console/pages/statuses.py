@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from console.api.resources.account import Delivery
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.operations import Operation
-from console.api.resources.webhooks import Delivery
 from console.templatetags.console_tags import duration
 
 

@@ -10,7 +10,6 @@ from django.test import RequestFactory
 
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
-from console.branches.index import PAGE_SIZE, BranchList, branch_list
 from console.branches.picture import MAX_NAMED, NARROW, WIDE, Drawn, Picture, describe, draw
 from console.branches.rows import (
     MAX_DRAWN_DEPTH,
@@ -19,6 +18,7 @@ from console.branches.rows import (
     branch_rows,
     with_tree_lines,
 )
+from console.branches.views import PAGE_SIZE, BranchList, branch_list
 from console.endpoints.rows import endpoint_row
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page

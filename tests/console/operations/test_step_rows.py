@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from console.api.resources.operations import Operation
-from console.operations.steps import step_rows
+from console.operations.waterfall import step_rows
 from tests.console.operations.test_run_page import STEPS, told
 
 
