@@ -22,7 +22,7 @@ from console.api.management_api import ManagementAPI
 from console.forms.fields import AS_CURL
 from console.memory import Reservation
 from console.pages import service_notice
-from console.pages.problems import show_problem, wrong_method
+from console.pages.problems import refuse, show_problem
 from console.request import ConsoleRequest, View
 from console.sign_in import sessions
 
@@ -203,7 +203,10 @@ class ProblemMiddleware(Middleware):
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         response = self.get_response(request)
-        return wrong_method(request) if response.status_code == 405 else response
+        if response.status_code != 405:
+            return response
+        advice = "This address only accepts form submissions. Go back and use the button."
+        return refuse(request, 405, "Method not allowed", advice)
 
     def process_exception(self, request: ConsoleRequest, error: Exception) -> HttpResponse | None:
         return show_problem(request, error) if isinstance(error, APIError) else None

@@ -1,7 +1,6 @@
 """Receives each form before anything is done for it, within the bounds of its page. Parsing takes
 the one thread that serves all users, so what exceeds the bounds is refused unparsed."""
 
-from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
@@ -10,18 +9,11 @@ from django.core.files.uploadhandler import FileUploadHandler
 from django.http import HttpResponse, QueryDict
 from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from django.http.request import UnreadablePostError
-from django.http.response import HttpResponseBase
 from django.utils.datastructures import MultiValueDict
+from django.utils.deprecation import MiddlewareMixin
 
 from console.memory import MemoryExhausted
-from console.pages.problems import (
-    ask_to_sign_in,
-    incomplete,
-    no_memory,
-    too_large,
-    too_many_fields,
-    unexpected_file,
-)
+from console.pages.problems import ask_to_sign_in, refuse
 from console.request import ConsoleRequest, View
 from console.sign_in import sessions
 
@@ -65,14 +57,8 @@ class FewParts(FileUploadHandler):
         return None
 
 
-class ReceivedFormMiddleware:
+class ReceivedFormMiddleware(MiddlewareMixin):
     """Comes before all that reads the form. A form for an address without a page is not read."""
-
-    def __init__(self, get_response: Callable[[ConsoleRequest], HttpResponseBase]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
-        return self.get_response(request)
 
     def process_view(
         self, request: ConsoleRequest, view: View, args: Any, kwargs: Any
@@ -84,24 +70,32 @@ class ReceivedFormMiddleware:
                 return _receive_file(request, view)
             return _receive_fields(request, view)
         except UnreadablePostError:
-            return incomplete(request)
+            advice = (
+                "The form did not arrive whole and in time. Nothing was changed. Send it again."
+            )
+            return refuse(request, 408, "Request incomplete", advice)
 
 
 def _receive_file(request: ConsoleRequest, view: View) -> HttpResponse | None:
     if not getattr(view, "receives_file", False):
-        return unexpected_file(request)
+        advice = (
+            "This page expects a form without a file. Nothing was changed. Reload the page and "
+            "send the form again."
+        )
+        return refuse(request, 415, "Unexpected file", advice)
     if sessions.present(request) is None:
         return ask_to_sign_in(request)
     if _length(request) > settings.LONGEST_IMPORT:
-        return too_large(request, settings.LONGEST_IMPORT)
+        return _too_large(request, settings.LONGEST_IMPORT)
     request.upload_handlers.insert(0, FewParts(request))
     try:
         request.memory.grow(2 * _length(request))
         request.POST  # noqa: B018 # The form is received now.
     except MemoryExhausted:
-        return no_memory(request)
+        advice = "The console has no memory for this file now. Nothing was changed. Send it later."
+        return refuse(request, 503, "Too busy", advice)
     except TooManyParts:
-        return too_many_fields(request, MAX_PARTS)
+        return _too_many_fields(request, MAX_PARTS)
     return None
 
 
@@ -109,17 +103,30 @@ def _receive_fields(request: ConsoleRequest, view: View) -> HttpResponse | None:
     is_public = getattr(view, "public", False)
     longest, most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, getattr(view, "most_fields", MAX_FIELDS)
     if _length(request) > longest and not is_public:
-        return too_large(request, longest)
+        return _too_large(request, longest)
     is_small = _length(request) <= SMALL_FORM_BYTES and request.body.count(b"&") < SMALL_FORM_FIELDS
     if not is_small:
         if is_public:
-            return too_large(request, SMALL_FORM_BYTES, SMALL_FORM_FIELDS)
+            return _too_large(request, SMALL_FORM_BYTES, SMALL_FORM_FIELDS)
         if sessions.present(request) is None:
             return ask_to_sign_in(request)
         if request.body.count(b"&") >= most:
-            return too_many_fields(request, most)
+            return _too_many_fields(request, most)
     request.POST  # noqa: B018 # The form is received now.
     return None
+
+
+def _too_large(request: ConsoleRequest, longest: int, most_fields: int = 0) -> HttpResponse:
+    """Refuse a request of more than `longest` bytes or, for a form, `most_fields` fields."""
+    size = f"{longest >> 20} MiB" if longest >> 20 else f"{longest >> 10} KiB"
+    fields = f" and {most_fields} fields" if most_fields else ""
+    advice = f"Requests can have at most {size}{fields}. Nothing was changed."
+    return refuse(request, 413, "Request too large", advice)
+
+
+def _too_many_fields(request: ConsoleRequest, most: int) -> HttpResponse:
+    advice = f"This form can have at most {most:,} fields. Nothing was changed."
+    return refuse(request, 413, "Request too large", advice)
 
 
 def _length(request: ConsoleRequest) -> int:

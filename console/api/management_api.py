@@ -149,7 +149,7 @@ class ManagementAPI(Calls):
         return self._one(Project, "project", "projects", project_id)
 
     def create_project(self, body: JSONObject) -> Project:
-        return Project.read(one(self._transport.send("POST", "projects", body=body), "project"))
+        return self._make(Project, "project", "projects", body=body)
 
     def update_project(self, project_id: str, body: JSONObject) -> None:
         self._transport.send("PATCH", "projects", project_id, body=body)
@@ -188,16 +188,13 @@ class ManagementAPI(Calls):
         return self._one(Endpoint, "endpoint", "projects", project_id, "endpoints", endpoint_id)
 
     def create_endpoint(self, project_id: str, body: JSONObject) -> Endpoint:
-        data = self._transport.send("POST", "projects", project_id, "endpoints", body=body)
-        return Endpoint.read(one(data, "endpoint"))
+        return self._make(Endpoint, "endpoint", "projects", project_id, "endpoints", body=body)
 
     def update_endpoint(
         self, project_id: str, endpoint_id: str, attributes: Mapping[str, Any]
     ) -> Endpoint:
-        body = {"endpoint": dict(attributes)}
-        data = self._transport.send(
-            "PATCH", "projects", project_id, "endpoints", endpoint_id, body=body
-        )
+        path = ("projects", project_id, "endpoints", endpoint_id)
+        data = self._transport.send("PATCH", *path, body={"endpoint": dict(attributes)})
         return Endpoint.read(one(data, "endpoint"))
 
     def run_endpoint(

@@ -263,10 +263,18 @@ class Calls:
         """Return what the answer has under a name."""
         return kind.read(one(self._transport.get(*path), name))
 
-    def _list(self, kind: type[R], *path: str) -> list[R]:
+    def _list(
+        self, kind: type[R], *path: str, query: Mapping[str, str | int] | None = None
+    ) -> list[R]:
         """Return the list at a path, under the name that is the path's last part."""
-        items = objects(self._transport.get(*path), path[-1])
+        items = objects(self._transport.get(*path, query=query), path[-1])
         return [kind.read(item) for item in in_turns(items)]
+
+    def _make(
+        self, kind: type[R], name: str, *path: str, body: Mapping[str, Any] | None = None
+    ) -> R:
+        """Send a POST. Returns what the answer has under a name."""
+        return kind.read(one(self._transport.send("POST", *path, body=body), name))
 
 
 _pooled = BoundedAdapter(pool_connections=4, pool_maxsize=32)

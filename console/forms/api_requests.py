@@ -32,6 +32,11 @@ class Body:
     sends_false: bool = False
 
 
+def _within(place: str, *names: str) -> dict[str, str]:
+    """Return the places of fields with the API's names, within an object of the body."""
+    return {name: f"{place}.{name}" for name in names}
+
+
 SETTINGS = {one.field: f"endpoint.{one.attribute}" for one in ENDPOINT_SETTINGS}
 # The API's names of a project's quotas.
 QUOTA_NAMES = (
@@ -42,30 +47,17 @@ QUOTA_NAMES = (
     "logical_size_bytes",
 )
 BODIES: dict[str, Body] = {
-    "project_create": Body(
-        {
-            "name": "project.name",
-            "region_id": "project.region_id",
-            "pg_version": "project.pg_version",
-        },
-        {"project": {}},
-    ),
-    "project_rename": Body({"name": "project.name"}),
+    "project_create": Body(_within("project", "name", "region_id", "pg_version"), {"project": {}}),
+    "project_rename": Body(_within("project", "name")),
     "project_history": Body({"retention": "project.history_retention_seconds"}),
-    "project_durability": Body({"durability": "project.settings.durability"}),
+    "project_durability": Body(_within("project.settings", "durability")),
     "project_addresses": Body(
-        {
-            "ips": "project.settings.allowed_ips.ips",
-            "protected_branches_only": "project.settings.allowed_ips.protected_branches_only",
-            "block_public_connections": "project.settings.block_public_connections",
-            "block_outbound_connections": "project.settings.block_outbound_connections",
-        },
+        _within("project.settings.allowed_ips", "ips", "protected_branches_only")
+        | _within("project.settings", "block_public_connections", "block_outbound_connections"),
         {"project": {"settings": {"allowed_ips": {"ips": []}}}},
         sends_false=True,
     ),
-    "project_quotas": Body(
-        {name: f"project.settings.quota.{name}" for name in QUOTA_NAMES}, is_partial=True
-    ),
+    "project_quotas": Body(_within("project.settings.quota", *QUOTA_NAMES), is_partial=True),
     "project_defaults": Body(
         {
             one.field: f"project.default_endpoint_settings.{one.attribute}"
@@ -75,18 +67,14 @@ BODIES: dict[str, Body] = {
         is_partial=True,
     ),
     "branch_create": Body(
-        {
-            "name": "branch.name",
-            "parent_id": "branch.parent_id",
-            "lifetime": "branch.expires_at",
-            "protected": "branch.protected",
-        },
+        _within("branch", "name", "parent_id")
+        | {"lifetime": "branch.expires_at", "protected": "branch.protected"},
         ticked={
             "with_endpoint": ("endpoints", [{"type": "read_write"}]),
             "schema_only": ("branch.init_source", "schema-only"),
         },
     ),
-    "branch_rename": Body({"name": "branch.name"}),
+    "branch_rename": Body(_within("branch", "name")),
     "branch_expiry": Body({"lifetime": "branch.expires_at"}, {"branch": {"expires_at": None}}),
     "branch_reset": Body({"preserve_under_name": "preserve_under_name"}),
     "branch_restore": Body(
@@ -108,8 +96,8 @@ BODIES: dict[str, Body] = {
             "preserve_under_name": "preserve_under_name",
         },
     ),
-    "role_create": Body({"name": "role.name"}),
-    "database_create": Body({"name": "database.name", "owner_name": "database.owner_name"}),
+    "role_create": Body(_within("role", "name")),
+    "database_create": Body(_within("database", "name", "owner_name")),
     "snapshot_create": Body({"name": "name", "lifetime": "expires_at"}),
     "snapshot_edit": Body(
         {"name": "snapshot.name", "lifetime": "snapshot.expires_at"},
@@ -120,9 +108,9 @@ BODIES: dict[str, Body] = {
         ticked={"target_id": ("finalize_restore", True)},
     ),
     "endpoint_create": Body(
-        {"branch_id": "endpoint.branch_id", **SETTINGS}, {"endpoint": {"type": "read_write"}}
+        {**_within("endpoint", "branch_id"), **SETTINGS}, {"endpoint": {"type": "read_write"}}
     ),
-    "endpoint_reassign": Body({"branch_id": "endpoint.branch_id"}),
+    "endpoint_reassign": Body(_within("endpoint", "branch_id")),
     "endpoint_settings": Body(
         {**SETTINGS, "pg_settings": "endpoint.settings.pg_settings"}, is_partial=True
     ),
@@ -135,20 +123,11 @@ BODIES: dict[str, Body] = {
         },
     ),
     "webhook_create": Body(
-        {
-            "url": "webhook.url",
-            "description": "webhook.description",
-            "project_id": "webhook.project_id",
-            "event_types": "webhook.event_types",
-        },
+        _within("webhook", "url", "description", "project_id", "event_types"),
         {"webhook": {"event_types": ["*"]}},
     ),
     "webhook_edit": Body(
-        {
-            "url": "webhook.url",
-            "description": "webhook.description",
-            "event_types": "webhook.event_types",
-        },
+        _within("webhook", "url", "description", "event_types"),
         {"webhook": {"description": "", "event_types": ["*"]}},
     ),
 }

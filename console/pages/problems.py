@@ -38,48 +38,11 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def not_found(request: ConsoleRequest, exception: Exception) -> HttpResponse:
-    return _page(request, 404, "Page not found", "Check the address.")
+    return refuse(request, 404, "Page not found", "Check the address.")
 
 
 def server_error(request: ConsoleRequest) -> HttpResponse:
-    advice = "An internal error occurred. Try again."
-    return _page(request, 500, "Internal error", advice)
-
-
-def wrong_method(request: ConsoleRequest) -> HttpResponse:
-    advice = "This address only accepts form submissions. Go back and use the button."
-    return _page(request, 405, "Method not allowed", advice)
-
-
-def too_large(request: ConsoleRequest, longest: int, most_fields: int = 0) -> HttpResponse:
-    """Refuse a request of more than `longest` bytes or, for a form, `most_fields` fields."""
-    size = f"{longest >> 20} MiB" if longest >> 20 else f"{longest >> 10} KiB"
-    fields = f" and {most_fields} fields" if most_fields else ""
-    advice = f"Requests can have at most {size}{fields}. Nothing was changed."
-    return _page(request, 413, "Request too large", advice)
-
-
-def too_many_fields(request: ConsoleRequest, most: int) -> HttpResponse:
-    advice = f"This form can have at most {most:,} fields. Nothing was changed."
-    return _page(request, 413, "Request too large", advice)
-
-
-def unexpected_file(request: ConsoleRequest) -> HttpResponse:
-    advice = (
-        "This page expects a form without a file. Nothing was changed. Reload the page and send "
-        "the form again."
-    )
-    return _page(request, 415, "Unexpected file", advice)
-
-
-def no_memory(request: ConsoleRequest) -> HttpResponse:
-    advice = "The console has no memory for this file now. Nothing was changed. Send it later."
-    return _page(request, 503, "Too busy", advice)
-
-
-def incomplete(request: ConsoleRequest) -> HttpResponse:
-    advice = "The form did not arrive whole and in time. Nothing was changed. Send it again."
-    return _page(request, 408, "Request incomplete", advice)
+    return refuse(request, 500, "Internal error", "An internal error occurred. Try again.")
 
 
 def csrf_failure(request: ConsoleRequest, reason: str = "") -> HttpResponse:
@@ -87,10 +50,11 @@ def csrf_failure(request: ConsoleRequest, reason: str = "") -> HttpResponse:
         "The form was open too long, or cookies are blocked. Go back, reload the page "
         "and send it again."
     )
-    return _page(request, 403, "Form expired", advice)
+    return refuse(request, 403, "Form expired", advice)
 
 
-def _page(request: ConsoleRequest, status: int, title: str, advice: str) -> HttpResponse:
+def refuse(request: ConsoleRequest, status: int, title: str, advice: str) -> HttpResponse:
+    """Answer a request that no view can answer: as a page or, for htmx, as a notice."""
     if getattr(request, "htmx", None) and hasattr(request, "_messages"):
         messages.error(request, f"{title}. {advice}")
         return show_notices(request, status=status)

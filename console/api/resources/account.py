@@ -14,9 +14,6 @@ from console.api.fields import (
     Resource,
     inner,
     limiting_id,
-    moment,
-    objects,
-    one,
     required,
     text,
     whole,
@@ -36,31 +33,25 @@ class User(Resource):
 
 
 @dataclass(frozen=True)
-class KeyLimits:
+class KeyLimits(Resource):
     """What a key may do, and until when."""
 
     # The only project that the key may see; "" for every project of the account.
-    project_id: str = ""
+    project_id: Annotated[str, limiting_id] = ""
     read_only: bool = False
     expires_at: datetime | None = None
-
-    @classmethod
-    def read(cls, data: JSONObject) -> "KeyLimits | None":
-        """Return None if the server does not report limits; only Perch does."""
-        if not isinstance(data.get("read_only"), bool):
-            return None
-        return cls(
-            project_id=limiting_id(data, "project_id"),
-            read_only=data["read_only"],
-            expires_at=moment(data, "expires_at"),
-        )
 
     @property
     def has_expired(self) -> bool:
         return self.expires_at is not None and self.expires_at <= datetime.now(UTC)
 
 
-Limits = Annotated[KeyLimits | None, lambda data, _: KeyLimits.read(data)]
+def _limits(data: JSONObject, _: str) -> KeyLimits | None:
+    """Return None if the server does not report limits; only Perch does."""
+    return KeyLimits.read(data) if isinstance(data.get("read_only"), bool) else None
+
+
+Limits = Annotated[KeyLimits | None, _limits]
 
 
 @dataclass(frozen=True)
@@ -159,8 +150,7 @@ class WebhookCalls(Calls):
 
     def create(self, body: JSONObject) -> Webhook:
         """Create a webhook. The one returned has its secret."""
-        data = self._transport.send("POST", "webhooks", body=body)
-        return Webhook.read(one(data, "webhook"))
+        return self._make(Webhook, "webhook", "webhooks", body=body)
 
     def update(self, webhook_id: str, body: JSONObject) -> None:
         self._transport.send("PATCH", "webhooks", webhook_id, body=body)
@@ -168,8 +158,7 @@ class WebhookCalls(Calls):
     def rotate_secret(self, webhook_id: str) -> Webhook:
         """Give the webhook a new secret, which is in the one returned. The previous secret stays
         valid for a while."""
-        data = self._transport.send("POST", "webhooks", webhook_id, "rotate_secret")
-        return Webhook.read(one(data, "webhook"))
+        return self._make(Webhook, "webhook", "webhooks", webhook_id, "rotate_secret")
 
     def delete(self, webhook_id: str) -> None:
         self._transport.send("DELETE", "webhooks", webhook_id)
@@ -179,9 +168,7 @@ class WebhookCalls(Calls):
 
     def deliveries(self, webhook_id: str, *, limit: int) -> "Sequence[Delivery]":
         """Return the latest deliveries, the newest first."""
-        query = {"limit": limit}
-        data = self._transport.get("webhooks", webhook_id, "deliveries", query=query)
-        return [Delivery.read(item) for item in objects(data, "deliveries")]
+        return self._list(Delivery, "webhooks", webhook_id, "deliveries", query={"limit": limit})
 
     def resend(self, webhook_id: str, delivery_id: str) -> None:
         self._transport.send("POST", "webhooks", webhook_id, "deliveries", delivery_id, "resend")

@@ -55,22 +55,18 @@ class Branch(Resource):
 class BranchCalls(Calls):
     def create(self, project_id: str, body: JSONObject) -> Branch:
         """Create a branch. The answer holds passwords, which are not kept here."""
-        path = ("projects", project_id, "branches")
-        return Branch.read(one(self._transport.send("POST", *path, body=body), "branch"))
+        return self._make(Branch, "branch", "projects", project_id, "branches", body=body)
 
     def update(self, project_id: str, branch_id: str, changes: Mapping[str, Any]) -> None:
         body = {"branch": dict(changes)}
         self._transport.send("PATCH", "projects", project_id, "branches", branch_id, body=body)
 
     def set_default(self, project_id: str, branch_id: str) -> None:
-        self._transport.send(
-            "POST", "projects", project_id, "branches", branch_id, "set_as_default"
-        )
+        self._transport.send("POST", *_path(project_id, branch_id, "set_as_default"))
 
     def restore(self, project_id: str, branch_id: str, body: JSONObject) -> None:
         """Replace the branch's data with the source's. From its parent, this is a reset."""
-        path = ("projects", project_id, "branches", branch_id, "restore")
-        self._transport.send("POST", *path, body=body)
+        self._transport.send("POST", *_path(project_id, branch_id, "restore"), body=body)
 
     def delete(self, project_id: str, branch_id: str) -> None:
         self._transport.send("DELETE", "projects", project_id, "branches", branch_id)
@@ -89,7 +85,7 @@ class BranchCalls(Calls):
         query = {"db_name": database, "base_branch_id": base_id}
         if base_moment:
             query[f"base_{base_moment.field}"] = base_moment.text
-        path = ("projects", project_id, "branches", branch_id, "compare_schema")
+        path = _path(project_id, branch_id, "compare_schema")
         with may_be_missing("The server cannot compare schemas, or the database does not exist."):
             data = self._transport.get(*path, query=query, takes_long=True)
         difference = data.get("diff") if isinstance(data, Mapping) else None
@@ -180,7 +176,7 @@ class SnapshotCalls(Calls):
             return self._list(Snapshot, "projects", project_id, "snapshots")
 
     def create(self, project_id: str, branch_id: str, body: JSONObject) -> Snapshot:
-        path = ("projects", project_id, "branches", branch_id, "snapshot")
+        path = _path(project_id, branch_id, "snapshot")
         # Some servers read the attributes from the query, others from the body.
         data = self._transport.send("POST", *path, body=body, query=body)
         return Snapshot.read(one(data, "snapshot"))

@@ -17,7 +17,6 @@ from console.api.fields import (
     number,
     objects,
     one,
-    text,
     whole,
 )
 from console.api.resources.endpoints import Endpoint
@@ -122,14 +121,14 @@ class History(Resource):
 
 
 @dataclass(frozen=True)
-class Commit:
-    at: datetime
+class Commit(Resource):
+    at: Moment
     lsn: str
 
-    @classmethod
-    def of(cls, data: JSONObject, name: str) -> "Commit | None":
-        at = moment(inner(data, name), "at")
-        return cls(at, text(inner(data, name), "lsn")) if at else None
+
+def _commit(data: JSONObject, name: str) -> Commit | None:
+    found = inner(data, name)
+    return Commit.read(found) if moment(found, "at") else None
 
 
 @dataclass(frozen=True)
@@ -139,9 +138,9 @@ class ResolvedMoment(Resource):
     # The position up to which log is replayed.
     lsn: str
     # The last commit that is included and the first that is not. None if there is none.
-    last: Annotated[Commit | None, "last_commit", Commit.of]
-    following: Annotated[Commit | None, "next_commit", Commit.of]
-    base: Annotated[Commit | None, Commit.of]
+    last: Annotated[Commit | None, "last_commit", _commit]
+    following: Annotated[Commit | None, "next_commit", _commit]
+    base: Annotated[Commit | None, _commit]
     # Bytes of log.
     to_replay: Annotated[int | None, "replay_bytes"]
 
@@ -165,5 +164,4 @@ class HistoryCalls(Calls):
         and it is deleted once it is idle."""
         path = ("projects", project_id, "branches", branch_id, "time_travel")
         with may_be_missing("The server cannot query past moments."):
-            data = self._transport.send("POST", *path, body={moment.field: moment.text})
-        return Endpoint.read(one(data, "endpoint"))
+            return self._make(Endpoint, "endpoint", *path, body={moment.field: moment.text})

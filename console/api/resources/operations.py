@@ -14,7 +14,6 @@ from console.api.fields import (
     inner,
     text,
     texts,
-    whole,
 )
 
 
@@ -52,21 +51,13 @@ NAMES_OF_KEYS = ("user", "retry")
 
 
 @dataclass(frozen=True)
-class Actor:
+class Actor(Resource):
     type: str
     name: str
     # An IP address; "" if none is known.
     address: str
     # The id of the API key that was used; None if there was none, or if the server does not say.
-    key_id: int | None = None
-
-    @classmethod
-    def read(cls, data: object) -> "Actor | None":
-        """Return None if the server names no actor: only some servers of this API do."""
-        if not isinstance(data, Mapping) or not text(data, "type"):
-            return None
-        key_id = whole(data, "api_key_id")
-        return cls(text(data, "type"), text(data, "name"), text(data, "address"), key_id)
+    key_id: Annotated[int | None, "api_key_id"] = None
 
     def words(self, own_key: int | None = None) -> str:
         """Return the words that follow “by”. `own_key` is the id of the reader's own API key."""
@@ -94,7 +85,9 @@ class Actor:
 
 
 def _actor(data: JSONObject, name: str) -> Actor | None:
-    return Actor.read(data.get(name))
+    """Return None if the server names no actor: only some servers of this API do."""
+    found = inner(data, name)
+    return Actor.read(found) if text(found, "type") else None
 
 
 def _unknown(value: str) -> ActorKind:
@@ -163,24 +156,18 @@ def _steps(data: JSONObject) -> list[Step]:
 
 
 @dataclass(frozen=True)
-class OfOperation:
+class OfOperation(Resource):
     action: str
     # Why it failed or was cancelled; "" if it was not.
     error: str
     # Milliseconds; None if it has not ended, or if the server does not report it.
     duration_ms: int | None = None
 
-    @classmethod
-    def read(cls, data: JSONObject) -> "OfOperation | None":
-        """Read it from the event's own fields; None if the event is about no operation."""
-        operation = inner(data, "operation")
-        if not operation:
-            return None
-        return cls(
-            action=text(operation, "action"),
-            error=text(operation, "error"),
-            duration_ms=whole(operation, "duration_ms"),
-        )
+
+def _of_operation(data: JSONObject, name: str) -> OfOperation | None:
+    """Return None if the event is about no operation."""
+    found = inner(data, name)
+    return OfOperation.read(found) if found else None
 
 
 @dataclass(frozen=True)
@@ -199,4 +186,4 @@ class Event(Resource):
     ]
     # By field, {"from": …, "to": …}.
     changes: JSONObject
-    operation: Annotated[OfOperation | None, lambda data, _: OfOperation.read(data)]
+    operation: Annotated[OfOperation | None, _of_operation]
