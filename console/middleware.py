@@ -247,10 +247,8 @@ class SignInMiddleware(Middleware):
             has_marks=sign_in.account.is_perch,
             once=request.POST.get("once", ""),
         )
-        if request.is_out_of_date:
-            request.api.refuse_changes()
-        if AS_CURL in request.POST:
-            request.api.only_show_changes()
+        request.api.transport.is_out_of_date = request.is_out_of_date
+        request.api.transport.only_shows = AS_CURL in request.POST
         if sign_in.account.is_perch:
             service_notice.ask(sign_in.shown_server, sign_in.key)
         return None

@@ -1,6 +1,6 @@
 """The console's addresses. Those of live regions are separate, and end with “live”."""
 
-from django.urls import path
+from django.urls import URLPattern, path
 from django.views.generic import RedirectView
 
 from console import bundles
@@ -9,12 +9,13 @@ from console.branches import catalog, moments, schema, snapshots
 from console.branches import changes as branch_changes
 from console.branches import views as branches
 from console.endpoints import changes as endpoint_changes
-from console.endpoints import connecting, monitoring
+from console.endpoints import connecting
 from console.endpoints import views as endpoints
 from console.events import views as events
 from console.operations import run_views
 from console.operations import views as operations
-from console.projects import changes as project_changes
+from console.pages.live_regions import PageAndRegion
+from console.projects import dashboard
 from console.projects import settings as project_settings
 from console.projects import views as projects
 from console.query import table_changes, table_imports, tables
@@ -29,17 +30,24 @@ WEBHOOK = "webhooks/<slug:webhook_id>"
 CHAIN = f"{PROJECT}/chains/<slug:chain_id>"
 RUN = f"{PROJECT}/runs/<slug:chain_id>"
 
+
+def _live_page(
+    route: str, views: PageAndRegion, name: str, *, live: str = "/live"
+) -> list[URLPattern]:
+    """Return the addresses of a page and of its live region."""
+    page, region = views
+    return [path(route, page, name=name), path(f"{route}{live}", region, name=f"{name}_live")]
+
+
 urlpatterns = [
     *(path(f"static/perch.{name}", bundles.show, {"name": name}) for name in bundles.KINDS),
-    path("", projects.dashboard, name="dashboard"),
-    path("live", projects.dashboard_live, name="dashboard_live"),
+    *_live_page("", dashboard.dashboard, "dashboard", live="live"),
     path("sign-in", sign_in.sign_in, name="sign_in"),
     path("sign-in/link", sign_in.by_link, name="sign_in_link"),
     path("switch", sign_in.switch, name="switch"),
     path("sign-out", sign_in.sign_out, name="sign_out"),
     path("sign-out-everywhere", sign_in.sign_out_everywhere, name="sign_out_everywhere"),
-    path("status", service_status.show, name="status"),
-    path("status/live", service_status.live, name="status_live"),
+    *_live_page("status", service_status.show, "status"),
     path("status/hosts/<str:host_id>/drain", service_status.drain, name="host_drain"),
     path("status/hosts/<str:host_id>/lost", service_status.declare_lost, name="host_lost"),
     path("status/hosts/<str:host_id>/remove", service_status.remove, name="host_remove"),
@@ -49,25 +57,22 @@ urlpatterns = [
     path("api-keys", api_keys.index, name="api_keys"),
     path("api-keys/new", api_keys.create, name="api_key_create"),
     path("api-keys/<int:key_id>/revoke", api_keys.revoke, name="api_key_revoke"),
-    path("deleted-projects", project_changes.deleted, name="deleted_projects"),
-    path("new-project", project_changes.create, name="project_create"),
-    path(PROJECT, projects.show, name="project"),
-    path(f"{PROJECT}/switch", projects.switcher, name="project_switcher"),
-    path(f"{PROJECT}/live", projects.live, name="project_live"),
+    path("deleted-projects", projects.deleted, name="deleted_projects"),
+    path("new-project", projects.create, name="project_create"),
+    *_live_page(PROJECT, projects.show, "project"),
+    path(f"{PROJECT}/switch", dashboard.switcher, name="project_switcher"),
     path(f"{PROJECT}/settings", project_settings.show, name="project_settings"),
     *(
         path(f"{PROJECT}/{what}", project_settings.change, {"what": what}, name=f"project_{what}")
         for what in project_settings.CHANGES
     ),
     path(f"{PROJECT}/replication", project_settings.replication, name="project_replication"),
-    path(f"{PROJECT}/delete", project_changes.delete, name="project_delete"),
-    path(f"{PROJECT}/recover", project_changes.recover, name="project_recover"),
-    path(f"{PROJECT}/new-endpoint", endpoints.create, name="endpoint_create"),
-    path(ENDPOINT, endpoints.show, name="endpoint"),
-    path(f"{ENDPOINT}/live", endpoints.live, name="endpoint_live"),
+    path(f"{PROJECT}/delete", projects.delete, name="project_delete"),
+    path(f"{PROJECT}/recover", projects.recover, name="project_recover"),
+    path(f"{PROJECT}/new-endpoint", endpoint_changes.create, name="endpoint_create"),
+    *_live_page(ENDPOINT, endpoints.show, "endpoint"),
     path(f"{ENDPOINT}/sessions", endpoints.sessions, name="endpoint_sessions"),
-    path(f"{ENDPOINT}/monitoring", monitoring.show, name="endpoint_monitoring"),
-    path(f"{ENDPOINT}/monitoring/live", monitoring.live, name="endpoint_monitoring_live"),
+    *_live_page(f"{ENDPOINT}/monitoring", endpoints.monitoring, "endpoint_monitoring"),
     path(f"{PROJECT}/connect", connecting.through_branch, name="project_connect"),
     path(f"{BRANCH}/connect", connecting.through_branch, name="branch_connect"),
     path(f"{ENDPOINT}/connect", connecting.show, name="endpoint_connect"),
@@ -82,20 +87,15 @@ urlpatterns = [
         )
         for what in endpoint_changes.TO_CONFIRM
     ),
-    path(f"{ENDPOINT}/pg-settings", endpoints.pg_settings, name="endpoint_pg_settings"),
-    path(
-        f"{ENDPOINT}/pg-settings-live",
-        endpoints.pg_settings_live,
-        name="endpoint_pg_settings_live",
+    *_live_page(
+        f"{ENDPOINT}/pg-settings", endpoints.pg_settings, "endpoint_pg_settings", live="-live"
     ),
-    path(f"{ENDPOINT}/reassign", endpoints.reassign, name="endpoint_reassign"),
-    path(f"{ENDPOINT}/settings", endpoints.settings, name="endpoint_settings"),
+    path(f"{ENDPOINT}/reassign", endpoint_changes.reassign, name="endpoint_reassign"),
+    path(f"{ENDPOINT}/settings", endpoint_changes.settings, name="endpoint_settings"),
     path(f"{ENDPOINT}/delete", endpoint_changes.delete, name="endpoint_delete"),
-    path(f"{PROJECT}/branches", branches.index, name="branches"),
-    path(f"{PROJECT}/branches-live", branches.index_live, name="branches_live"),
+    *_live_page(f"{PROJECT}/branches", branches.index, "branches", live="-live"),
     path(f"{PROJECT}/new-branch", branches.create, name="branch_create"),
-    path(BRANCH, branches.show, name="branch"),
-    path(f"{BRANCH}/live", branches.live, name="branch_live"),
+    *_live_page(BRANCH, branches.show, "branch"),
     path(f"{BRANCH}/rename", branch_changes.rename, name="branch_rename"),
     path(f"{BRANCH}/expiry", branch_changes.expiry, name="branch_expiry"),
     path(f"{BRANCH}/protection", branch_changes.protection, name="branch_protection"),
@@ -119,12 +119,9 @@ urlpatterns = [
     path(f"{SNAPSHOT}/edit", snapshots.edit, name="snapshot_edit"),
     path(f"{SNAPSHOT}/restore", snapshots.restore, name="snapshot_restore"),
     path(f"{SNAPSHOT}/delete", snapshots.delete, name="snapshot_delete"),
-    path(f"{PROJECT}/operations", operations.index, name="operations"),
-    path(f"{PROJECT}/operations-live", operations.index_live, name="operations_live"),
-    path(f"{PROJECT}/timeline", operations.show_timeline, name="timeline"),
-    path(f"{PROJECT}/timeline-live", operations.timeline_live, name="timeline_live"),
-    path(RUN, run_views.show, name="run"),
-    path(f"{RUN}/live", run_views.live, name="run_live"),
+    *_live_page(f"{PROJECT}/operations", operations.index, "operations", live="-live"),
+    *_live_page(f"{PROJECT}/timeline", operations.show_timeline, "timeline", live="-live"),
+    *_live_page(RUN, run_views.show, "run"),
     path(OPERATION, run_views.show_operation, name="operation"),
     path(f"{OPERATION}/live", run_views.operation_live, name="operation_live"),
     path(f"{OPERATION}/cancel", run_views.cancel, name="operation_cancel"),
@@ -139,21 +136,17 @@ urlpatterns = [
     path(f"{PROJECT}/tables/new-row", table_changes.add, name="table_row_add"),
     path(f"{PROJECT}/tables/import", table_imports.import_csv, name="table_import"),
     path(f"{PROJECT}/tables/export", tables.export, name="table_export"),
-    path("webhooks", webhooks.index, name="webhooks"),
-    path("webhooks-live", webhooks.index_live, name="webhooks_live"),
+    *_live_page("webhooks", webhooks.index, "webhooks", live="-live"),
     path("webhooks/new", webhooks.create, name="webhook_create"),
-    path(WEBHOOK, webhooks.show, name="webhook"),
-    path(f"{WEBHOOK}/live", webhooks.show_live, name="webhook_live"),
+    *_live_page(WEBHOOK, webhooks.show, "webhook"),
     path(f"{WEBHOOK}/edit", webhooks.edit, name="webhook_edit"),
     path(f"{WEBHOOK}/rotate", webhooks.rotate, name="webhook_rotate"),
     path(f"{WEBHOOK}/delete", webhooks.delete, name="webhook_delete"),
     path(f"{WEBHOOK}/enable", webhooks.enable, name="webhook_enable"),
     path(f"{WEBHOOK}/test", webhooks.test, name="webhook_test"),
     path(f"{WEBHOOK}/resend/<slug:delivery_id>", webhooks.resend, name="webhook_resend"),
-    path("activity", events.of_account, name="account_activity"),
-    path("activity-live", events.of_account_live, name="account_activity_live"),
-    path(f"{PROJECT}/events", events.of_project, name="project_activity"),
-    path(f"{PROJECT}/events-live", events.of_project_live, name="project_activity_live"),
+    *_live_page("activity", events.of_account, "account_activity", live="-live"),
+    *_live_page(f"{PROJECT}/events", events.of_project, "project_activity", live="-live"),
     # The previous address of that page.
     path(
         f"{PROJECT}/activity",

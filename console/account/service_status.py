@@ -59,7 +59,7 @@ def _contents(request: ConsoleRequest) -> Shown:
     return context, Polling(every=POLL_INTERVAL_MS)
 
 
-show, live = page_and_region(_contents, "status.html", "_status_of_service.html")
+show = page_and_region(_contents, "status.html", "_status_of_service.html")
 
 
 @require_POST

@@ -76,7 +76,7 @@ def _event_labels(webhook: Webhook) -> list[str]:
     return [event_type(value).label for value in webhook.event_types]
 
 
-index, index_live = page_and_region(_list, "webhooks.html", "_webhooks.html")
+index = page_and_region(_list, "webhooks.html", "_webhooks.html")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -154,7 +154,7 @@ def _detail_context(request: ConsoleRequest, webhook_id: str) -> Shown:
     return context, Polling(every=POLL_INTERVAL_MS if is_awaited else 0)
 
 
-show, show_live = page_and_region(_detail_context, "webhook.html", "_webhook.html")
+show = page_and_region(_detail_context, "webhook.html", "_webhook.html")
 
 
 def _title(request: ConsoleRequest, webhook_id: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from console.api.errors import APIError, NotFound, NotOffered, RequestShown
+from console.api.errors import APIError, NotFound, NotOffered
 from console.api.fields import (
     JSONObject,
     Page,
@@ -61,42 +61,29 @@ class ManagementAPI(Calls):
         self.server = server or default_server()
         self._has_marks = has_marks
         super().__init__(Transport(key, self.server, once=once))
-        self.branching = BranchCalls(self._transport)
-        self.catalog = CatalogCalls(self._transport)
-        self.history = HistoryCalls(self._transport)
-        self.snapshots = SnapshotCalls(self._transport)
-        self.webhooks = WebhookCalls(self._transport)
-        self.status = StatusCalls(self._transport)
+        self.branching = BranchCalls(self.transport)
+        self.catalog = CatalogCalls(self.transport)
+        self.history = HistoryCalls(self.transport)
+        self.snapshots = SnapshotCalls(self.transport)
+        self.webhooks = WebhookCalls(self.transport)
+        self.status = StatusCalls(self.transport)
 
     @property
     def once(self) -> str:
         """What the next form has as its `once`."""
-        return self._transport.once or new_once_token()
-
-    def refuse_changes(self) -> None:
-        """Make every call that would change something raise OutOfDate."""
-        self._transport.is_out_of_date = True
-
-    def only_show_changes(self) -> None:
-        """Make every call that would change something, or reveal a password, raise RequestShown."""
-        self._transport.only_shows = True
-
-    @property
-    def shown(self) -> RequestShown | None:
-        """The request that was not sent, because it is only to be shown."""
-        return self._transport.shown
+        return self.transport.once or new_once_token()
 
     def require_current(self) -> None:
         """Raise OutOfDate if changes are refused; for changes made by other ways than this API."""
-        self._transport.require_current()
+        self.transport.require_current()
 
     # Account
 
     def me(self) -> User:
-        return User.read(mapping(self._transport.get("users", "me")))
+        return User.read(mapping(self.transport.get("users", "me")))
 
     def own_key(self) -> OwnKey:
-        return OwnKey.read(mapping(self._transport.get("auth")))
+        return OwnKey.read(mapping(self.transport.get("auth")))
 
     def regions(self) -> list[Region]:
         """Return the regions; none if the server does not list them."""
@@ -106,20 +93,20 @@ class ManagementAPI(Calls):
             return []
 
     def api_keys(self) -> list[ApiKey]:
-        return [ApiKey.read(item) for item in objects(self._transport.get("api_keys"))]
+        return [ApiKey.read(item) for item in objects(self.transport.get("api_keys"))]
 
     def create_api_key(self, body: JSONObject) -> NewApiKey:
         """Create a key. A server whose keys cannot be limited makes one without these limits."""
-        data = mapping(self._transport.send("POST", "api_keys", body=body))
+        data = mapping(self.transport.send("POST", "api_keys", body=body))
         return NewApiKey.read({**data, "name": text(data, "name") or text(body, "key_name")})
 
     def revoke_api_key(self, key_id: int) -> None:
-        self._transport.send("DELETE", "api_keys", str(key_id))
+        self.transport.send("DELETE", "api_keys", str(key_id))
 
     # Projects
 
     def projects(self, *, limit: int, cursor: str = "") -> Page[Project]:
-        data = self._transport.get("projects", query=_page_query(limit, cursor))
+        data = self.transport.get("projects", query=_page_query(limit, cursor))
         return Page.read(data, "projects", Project.read, limit=limit)
 
     def all_projects(self) -> list[Project]:
@@ -139,7 +126,7 @@ class ManagementAPI(Calls):
     def project_states(self) -> list[ProjectState]:
         """Return the state of the account's projects, except those without anything in them."""
         with may_be_missing("The server does not report the state of projects."):
-            data = self._transport.get("projects", "states")
+            data = self.transport.get("projects", "states")
         if not isinstance(data, Mapping) or "projects" not in data:
             # To other servers, "states" is the id of a project, and some answer for any id.
             raise NotOffered("The server does not report the state of projects.")
@@ -152,24 +139,24 @@ class ManagementAPI(Calls):
         return self._make(Project, "project", "projects", body=body)
 
     def update_project(self, project_id: str, body: JSONObject) -> None:
-        self._transport.send("PATCH", "projects", project_id, body=body)
+        self.transport.send("PATCH", "projects", project_id, body=body)
 
     def delete_project(self, project_id: str) -> Project | None:
         """Returns the deleted project; None if the server does not."""
-        data = self._transport.send("DELETE", "projects", project_id)
+        data = self.transport.send("DELETE", "projects", project_id)
         found = inner(data, "project") if isinstance(data, Mapping) else {}
         return Project.read(found) if text(found, "id") == project_id else None
 
     def deleted_projects(self) -> Page[Project]:
         """Return the first page of the deleted projects that can be recovered."""
         with may_be_missing("The server does not keep deleted projects."):
-            data = self._transport.get(
+            data = self.transport.get(
                 "projects", query={"recoverable": "true", "limit": MAX_PAGE_SIZE}
             )
         return Page.read(data, "projects", Project.read, limit=MAX_PAGE_SIZE)
 
     def recover_project(self, project_id: str) -> None:
-        self._transport.send("POST", "projects", project_id, "recover")
+        self.transport.send("POST", "projects", project_id, "recover")
 
     # Branches
 
@@ -194,16 +181,16 @@ class ManagementAPI(Calls):
         self, project_id: str, endpoint_id: str, attributes: Mapping[str, Any]
     ) -> Endpoint:
         path = ("projects", project_id, "endpoints", endpoint_id)
-        data = self._transport.send("PATCH", *path, body={"endpoint": dict(attributes)})
+        data = self.transport.send("PATCH", *path, body={"endpoint": dict(attributes)})
         return Endpoint.read(one(data, "endpoint"))
 
     def run_endpoint(
         self, project_id: str, endpoint_id: str, verb: Literal["start", "suspend", "restart"]
     ) -> None:
-        self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, verb)
+        self.transport.send("POST", "projects", project_id, "endpoints", endpoint_id, verb)
 
     def delete_endpoint(self, project_id: str, endpoint_id: str) -> None:
-        self._transport.send("DELETE", "projects", project_id, "endpoints", endpoint_id)
+        self.transport.send("DELETE", "projects", project_id, "endpoints", endpoint_id)
 
     def pg_settings(self, project_id: str, endpoint_id: str) -> list[PgSetting]:
         path = ("projects", project_id, "endpoints", endpoint_id, "pg_settings")
@@ -214,7 +201,7 @@ class ManagementAPI(Calls):
         """Return the sessions in the endpoint's compute, and when it will be suspended; None if it
         will not be."""
         with may_be_missing("The server does not list sessions."):
-            data = self._transport.get("projects", project_id, "endpoints", endpoint_id, "sessions")
+            data = self.transport.get("projects", project_id, "endpoints", endpoint_id, "sessions")
         found = [Session.read(item) for item in objects(data, "sessions")]
         return found, moment(data if isinstance(data, dict) else {}, "suspends_at")
 
@@ -222,7 +209,7 @@ class ManagementAPI(Calls):
         """Return the endpoint's metrics from `since` to now, in steps of about `step` seconds."""
         path = ("projects", project_id, "endpoints", endpoint_id, "metrics")
         with may_be_missing("The server does not report the metrics of endpoints."):
-            data = self._transport.get(*path, query={"from": stamp(since), "step": step})
+            data = self.transport.get(*path, query={"from": stamp(since), "step": step})
         return Metrics.read(one(data, "metrics"))
 
     # Connecting
@@ -248,7 +235,7 @@ class ManagementAPI(Calls):
         }
         if not password:
             query["password"] = json.dumps(password)
-        data = self._transport.get("projects", project_id, "connection_uri", query=query)
+        data = self.transport.get("projects", project_id, "connection_uri", query=query)
         return required(mapping(data), "uri")
 
     # Operations
@@ -258,7 +245,7 @@ class ManagementAPI(Calls):
     ) -> Page[Operation]:
         """`filters` are the API's: names of fields and the values wanted, separated by commas.
         Other servers of this API ignore them."""
-        data = self._transport.get(
+        data = self.transport.get(
             "projects", project_id, "operations", query=_page_query(limit, cursor) | filters
         )
         return Page.read(data, "operations", Operation.read, limit=limit)
@@ -269,7 +256,7 @@ class ManagementAPI(Calls):
 
     def steer(self, project_id: str, target: Target, verb: Verb) -> list[Operation]:
         """Cancel or retry. Returns the operations concerned; for a retry, the new ones."""
-        data = self._transport.send("POST", "projects", project_id, *target, verb, body={})
+        data = self.transport.send("POST", "projects", project_id, *target, verb, body={})
         return [Operation.read(item) for item in objects(data, "operations")]
 
     # Activity
@@ -279,7 +266,7 @@ class ManagementAPI(Calls):
         account; "" if there is none. If the call fails, what the page reads next says why."""
         path = ("projects", project_id, "mark") if project_id else ("mark",)
         try:
-            return text(mapping(self._transport.get(*path)), "mark") if self._has_marks else ""
+            return text(mapping(self.transport.get(*path)), "mark") if self._has_marks else ""
         except APIError:
             return ""
 
@@ -289,7 +276,7 @@ class ManagementAPI(Calls):
         """Return the events of a project or, without one, of the account; the newest first."""
         path = ("projects", project_id, "events") if project_id else ("events",)
         with may_be_missing("The server does not record events."):
-            data = self._transport.get(*path, query=_page_query(limit, cursor) | filters)
+            data = self.transport.get(*path, query=_page_query(limit, cursor) | filters)
         return Page.read(data, "events", Event.read, limit=limit)
 
 

@@ -99,9 +99,10 @@ class Transport:
         self._server = server
         self._too_slow: Unreachable | None = None
         # True if the page that sends the request was made before the last sign-in or sign-out.
-        # Such a page may read, but not change anything.
+        # Such a page may read, but a change raises OutOfDate.
         self.is_out_of_date = False
-        # True if a change is not sent but noted in `shown`.
+        # True if a request that would change something, or reveal a password, is not sent but
+        # noted in `shown` and raised.
         self.only_shows = False
         self.shown: RequestShown | None = None
 
@@ -257,24 +258,24 @@ class Calls:
     """The calls of a part of the API. Every method raises an `APIError` if its call fails."""
 
     def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+        self.transport = transport
 
     def _one(self, kind: type[R], name: str, *path: str) -> R:
         """Return what the answer has under a name."""
-        return kind.read(one(self._transport.get(*path), name))
+        return kind.read(one(self.transport.get(*path), name))
 
     def _list(
         self, kind: type[R], *path: str, query: Mapping[str, str | int] | None = None
     ) -> list[R]:
         """Return the list at a path, under the name that is the path's last part."""
-        items = objects(self._transport.get(*path, query=query), path[-1])
+        items = objects(self.transport.get(*path, query=query), path[-1])
         return [kind.read(item) for item in in_turns(items)]
 
     def _make(
         self, kind: type[R], name: str, *path: str, body: Mapping[str, Any] | None = None
     ) -> R:
         """Send a POST. Returns what the answer has under a name."""
-        return kind.read(one(self._transport.send("POST", *path, body=body), name))
+        return kind.read(one(self.transport.send("POST", *path, body=body), name))
 
 
 _pooled = BoundedAdapter(pool_connections=4, pool_maxsize=32)

@@ -139,7 +139,7 @@ def _list(request: ConsoleRequest, project_id: str) -> Shown:
     return context, polling(request, operations.items, found.listing.query)
 
 
-index, index_live = page_and_region(_list, "branches.html", "_branches.html")
+index = page_and_region(_list, "branches.html", "_branches.html")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -276,4 +276,4 @@ def _history_begins(history: History | None, row: BranchRow) -> bool:
     return row.endpoint.endpoint.current_state == "active"
 
 
-show, live = page_and_region(_detail, "branch.html", "_branch.html")
+show = page_and_region(_detail, "branch.html", "_branch.html")

@@ -1,20 +1,118 @@
-"""The views behind the buttons that change or delete an endpoint, some after a confirmation."""
+"""The forms to create an endpoint, to reassign it and to change its settings; and the views behind
+the buttons that change or delete it, some after a confirmation."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from django import forms
 from django.http import HttpResponse
 from django.urls import reverse
+from django.utils.html import format_html
 from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.management_api import ManagementAPI
 from console.api.parallel import in_parallel, part
+from console.api.resources.branches import Branch
+from console.endpoints.forms import EndpointForm, EndpointSettingsForm, ReassignForm
 from console.forms import losses
-from console.forms.fields import ConfirmForm
+from console.forms.api_requests import body_of
+from console.forms.fields import ConfirmForm, offer_branches
 from console.pages.addresses import back
 from console.pages.problems import problems_beside
 from console.pages.responses import FormPage, act, choices, done, show_confirmation, show_form
 from console.request import ConsoleRequest
+
+ALL_TAKEN = "Every branch already has an endpoint. Create a branch first."
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    url = back(request, reverse("project", args=[project_id]))
+    form = EndpointForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "branch_id"):
+            endpoint = request.api.create_endpoint(project_id, body_of(form, "endpoint_create"))
+            # Go to the endpoint's page, which shows how it starts and how to connect.
+            url = back(request, reverse("endpoint", args=[project_id, endpoint.id]))
+            return done(request, url, f"Started creating endpoint {endpoint.id}.")
+    free = choices(request, lambda: _free_branches(request, project_id, form))
+    form.initial["branch_id"] = request.GET.get("branch", "")
+    offer_branches(form, "branch_id", free)
+    page = FormPage(
+        title="Create endpoint",
+        intro="Clients connect to a branch through its endpoint. 1 CU is 1 vCPU and 4 GB of "
+        "memory.",
+        back=url,
+        blocked="" if free or form.is_bound else ALL_TAKEN,
+    )
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
+    form = ReassignForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "branch_id"):
+            changes = body_of(form, "endpoint_reassign")["endpoint"]
+            request.api.update_endpoint(project_id, endpoint_id, changes)
+            return done(request, url, f"Endpoint {endpoint_id} is moving to the chosen branch.")
+    free = choices(request, lambda: _free_branches(request, project_id, form))
+    offer_branches(form, "branch_id", free)
+    page = FormPage(
+        title="Reassign endpoint",
+        intro=f"{endpoint_id} keeps its host and moves to another branch. Open connections "
+        "are closed; the next connection starts it on the new branch.",
+        submit="Reassign",
+        back=url,
+        blocked="" if free or form.is_bound else ALL_TAKEN,
+    )
+    return show_form(request, form, page)
+
+
+def _free_branches(request: ConsoleRequest, project_id: str, form: forms.Form) -> list[Branch]:
+    """Return the branches without an endpoint, and the chosen one: it may have one meanwhile."""
+    branches, endpoints = in_parallel(
+        lambda: request.api.branches(project_id),
+        lambda: request.api.endpoints(project_id),
+    )
+    taken = {endpoint.branch_id for endpoint in endpoints}
+    chosen = form.data.get("branch_id")
+    return [branch for branch in branches if branch.id not in taken or branch.id == chosen]
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
+    form = EndpointSettingsForm(request.POST or None)
+    # Set this before the field is used first, which fixes how it is shown.
+    form.fields["pg_settings"].help_text = format_html(
+        'One per line: name = value. <a href="{}" target="_blank">Available settings</a>, '
+        "with units, ranges and defaults.",
+        reverse("endpoint_pg_settings", args=[project_id, endpoint_id]),
+    )
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            merged = {}
+            if "pg_settings" in form.changed_data:
+                present = request.api.endpoint(project_id, endpoint_id).pg_settings
+                merged = {"pg_settings": form.changed_pg_settings(present)}
+            attributes = body_of(form, "endpoint_settings", **merged).get("endpoint")
+            if attributes:
+                request.api.update_endpoint(project_id, endpoint_id, attributes)
+            words = "Compute settings saved." if attributes else "Nothing was changed."
+            return done(request, url, words)
+    if request.method != "POST":
+        form.fill_in(request.api.endpoint(project_id, endpoint_id))
+    page = FormPage(
+        title="Compute settings",
+        intro=f"Some changes restart the compute of {endpoint_id} if it is active. "
+        "1\N{NO-BREAK SPACE}CU is 1 vCPU and 4 GB of memory.",
+        submit="Save",
+        back=url,
+    )
+    return show_form(request, form, page)
+
 
 Call = Callable[[ManagementAPI, str, str, bool], object]
 

@@ -1,35 +1,39 @@
-"""The page of an endpoint, and the forms to create one, reassign it, and change its settings."""
+"""The pages of an endpoint, of its Postgres settings, and of its metrics over a chosen time, as
+charts and as tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from django import forms
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.utils.html import format_html
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_safe
 
 from console.api.errors import APIError, Unauthorized
 from console.api.fields import Page, stamp
 from console.api.management_api import ManagementAPI
 from console.api.parallel import first_problem, in_parallel, part
-from console.api.resources.branches import Branch
+from console.api.resources.endpoints import Endpoint, Metrics
 from console.api.resources.operations import Event, Operation
-from console.endpoints.activity import KINDS, MAX_LOOKBACK, activity, from_events, from_operations
-from console.endpoints.forms import EndpointForm, EndpointSettingsForm, ReassignForm
+from console.endpoints.activity import (
+    KINDS,
+    MAX_LOOKBACK,
+    History,
+    active_spans,
+    activity,
+    from_events,
+    from_operations,
+)
+from console.endpoints.charts import MINUTE, Axis, axis, draw
 from console.endpoints.rows import PG_SETTING_ORDERS, PgSettingRow, endpoint_row
-from console.forms.api_requests import body_of
-from console.forms.fields import offer_branches
-from console.operations.runs import operation_rows
-from console.pages.addresses import back
+from console.operations.runs import OperationRow
+from console.operations.timescale import Scale
 from console.pages.listing import listing
 from console.pages.live_regions import Polling, Shown, is_poll, page_and_region, polling
-from console.pages.problems import problems_beside
-from console.pages.responses import FormPage, choices, crumbs, done, show_form
+from console.pages.responses import crumbs
 from console.pages.statuses import is_unfinished
 from console.request import ConsoleRequest
 
@@ -78,8 +82,6 @@ MAX_READ_TURNS = 1000
 START = "start_compute"
 MAX_SHOWN_TURNS = 25
 
-ALL_TAKEN = "Every branch already has an endpoint. Create a branch first."
-
 
 def _contents(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Shown:
     api = request.api
@@ -114,7 +116,7 @@ def _contents(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Sho
         "row": endpoint_row(endpoint, branches, own.items),
         "endpoint": endpoint,
         "own": own.items,
-        "operations": operation_rows(own.items[:MAX_SHOWN_OPERATIONS]),
+        "operations": [*map(OperationRow, own.items[:MAX_SHOWN_OPERATIONS])],
         "looked_through": own.looked_through if own.cursor else 0,
         "further_back": own.cursor if own.looked_through else "",
         "is_older": bool(older),
@@ -126,7 +128,7 @@ def _contents(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Sho
     return context, polling(request, own.items, urlencode({"older": older}) if older else "")
 
 
-show, live = page_and_region(_contents, "endpoint.html", "_endpoint.html")
+show = page_and_region(_contents, "endpoint.html", "_endpoint.html")
 
 
 @require_safe
@@ -161,95 +163,6 @@ def _lookback_start() -> str:
     return stamp(datetime.now(UTC) - MAX_LOOKBACK)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    url = back(request, reverse("project", args=[project_id]))
-    form = EndpointForm(request.POST or None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form, "branch_id"):
-            endpoint = request.api.create_endpoint(project_id, body_of(form, "endpoint_create"))
-            # Go to the endpoint's page, which shows how it starts and how to connect.
-            url = back(request, reverse("endpoint", args=[project_id, endpoint.id]))
-            return done(request, url, f"Started creating endpoint {endpoint.id}.")
-    free = choices(request, lambda: _free_branches(request, project_id, form))
-    form.initial["branch_id"] = request.GET.get("branch", "")
-    offer_branches(form, "branch_id", free)
-    page = FormPage(
-        title="Create endpoint",
-        intro="Clients connect to a branch through its endpoint. 1 CU is 1 vCPU and 4 GB of "
-        "memory.",
-        back=url,
-        blocked="" if free or form.is_bound else ALL_TAKEN,
-    )
-    return show_form(request, form, page)
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
-    form = ReassignForm(request.POST or None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form, "branch_id"):
-            changes = body_of(form, "endpoint_reassign")["endpoint"]
-            request.api.update_endpoint(project_id, endpoint_id, changes)
-            return done(request, url, f"Endpoint {endpoint_id} is moving to the chosen branch.")
-    free = choices(request, lambda: _free_branches(request, project_id, form))
-    offer_branches(form, "branch_id", free)
-    page = FormPage(
-        title="Reassign endpoint",
-        intro=f"{endpoint_id} keeps its host and moves to another branch. Open connections "
-        "are closed; the next connection starts it on the new branch.",
-        submit="Reassign",
-        back=url,
-        blocked="" if free or form.is_bound else ALL_TAKEN,
-    )
-    return show_form(request, form, page)
-
-
-def _free_branches(request: ConsoleRequest, project_id: str, form: forms.Form) -> list[Branch]:
-    """Return the branches without an endpoint, and the chosen one: it may have one meanwhile."""
-    branches, endpoints = in_parallel(
-        lambda: request.api.branches(project_id),
-        lambda: request.api.endpoints(project_id),
-    )
-    taken = {endpoint.branch_id for endpoint in endpoints}
-    chosen = form.data.get("branch_id")
-    return [branch for branch in branches if branch.id not in taken or branch.id == chosen]
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
-    form = EndpointSettingsForm(request.POST or None)
-    # Set this before the field is used first, which fixes how it is shown.
-    form.fields["pg_settings"].help_text = format_html(
-        'One per line: name = value. <a href="{}" target="_blank">Available settings</a>, '
-        "with units, ranges and defaults.",
-        reverse("endpoint_pg_settings", args=[project_id, endpoint_id]),
-    )
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form):
-            merged = {}
-            if "pg_settings" in form.changed_data:
-                present = request.api.endpoint(project_id, endpoint_id).pg_settings
-                merged = {"pg_settings": form.changed_pg_settings(present)}
-            attributes = body_of(form, "endpoint_settings", **merged).get("endpoint")
-            if attributes:
-                request.api.update_endpoint(project_id, endpoint_id, attributes)
-            words = "Compute settings saved." if attributes else "Nothing was changed."
-            return done(request, url, words)
-    if request.method != "POST":
-        form.fill_in(request.api.endpoint(project_id, endpoint_id))
-    page = FormPage(
-        title="Compute settings",
-        intro=f"Some changes restart the compute of {endpoint_id} if it is active. "
-        "1\N{NO-BREAK SPACE}CU is 1 vCPU and 4 GB of memory.",
-        submit="Save",
-        back=url,
-    )
-    return show_form(request, form, page)
-
-
 def _pg_settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Shown:
     offered, endpoint, project = in_parallel(
         lambda: request.api.pg_settings(project_id, endpoint_id),
@@ -272,6 +185,80 @@ def _pg_settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> 
 
 
 # The Postgres settings that the endpoint may have, and those that it has.
-pg_settings, pg_settings_live = page_and_region(
-    _pg_settings, "pg_settings.html", "_pg_settings.html"
-)
+pg_settings = page_and_region(_pg_settings, "pg_settings.html", "_pg_settings.html")
+
+
+# Seconds: the page polls at least as often, as new samples change no mark.
+MAX_POLL_INTERVAL = 300
+
+
+@dataclass(frozen=True)
+class Range:
+    label: str
+    words: str
+    length: timedelta
+    # Seconds of a step, so that there are about as many points as can be told apart.
+    step: int
+
+
+RANGES: Mapping[str, Range] = {
+    "1h": Range("1 h", "the last hour", timedelta(hours=1), 60),
+    "6h": Range("6 h", "the last 6 hours", timedelta(hours=6), 300),
+    "24h": Range("24 h", "the last 24 hours", timedelta(hours=24), 900),
+    "7d": Range("7 d", "the last 7 days", timedelta(days=7), 7200),
+}
+DEFAULT_RANGE = "1h"
+
+
+def _monitoring(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Shown:
+    api = request.api
+    name = request.GET.get("range", DEFAULT_RANGE)
+    name = name if name in RANGES else DEFAULT_RANGE
+    chosen, now = RANGES[name], datetime.now(UTC)
+    since = now - chosen.length
+    project, endpoint, branches, found, turns = in_parallel(
+        lambda: api.project(project_id),
+        lambda: api.endpoint(project_id, endpoint_id),
+        lambda: api.branches(project_id),
+        part(lambda: [api.metrics(project_id, endpoint_id, since=since, step=chosen.step)]),
+        part(lambda: read_turns(api, project_id, endpoint_id)),
+    )
+    here = reverse("endpoint_monitoring", args=[project_id, endpoint_id])
+    context: dict[str, Any] = {
+        "project": project,
+        "endpoint": endpoint,
+        "row": endpoint_row(endpoint, branches, ()),
+        "here": here,
+        "ranges": RANGES,
+        "range": name,
+        "chosen": chosen,
+        "problem": found.problem,
+        "is_offered": found.is_offered,
+    }
+    if found.items:
+        (metrics,) = found.items
+        scale = _scale(metrics, now)
+        history = None if turns.problem else from_events(turns.items, (), is_cut=turns.is_cut)
+        context["axis"] = _axis(scale, endpoint, history, now)
+        context["charts"] = draw(metrics, scale) if metrics.points else ()
+    pause = min(chosen.step // 2, MAX_POLL_INTERVAL)
+    return context, Polling(f"range={name}", pause * 1000 if found.items else 0)
+
+
+monitoring = page_and_region(_monitoring, "monitoring.html", "_monitoring.html")
+
+
+def _scale(metrics: Metrics, now: datetime) -> Scale:
+    """Return the scale of the charts. Its end is rounded up to a minute, as otherwise each picture
+    would differ from the one before."""
+    end = now.replace(second=0, microsecond=0) + MINUTE
+    end = min(metrics.until, max(end, metrics.since + timedelta(seconds=metrics.step)))
+    return Scale(metrics.since, end)
+
+
+def _axis(scale: Scale, endpoint: Endpoint, history: History | None, now: datetime) -> Axis:
+    if history is None:
+        return axis(scale, scale.end, ())
+    begun = max(scale.begin, history.known_since, endpoint.created_at or scale.begin)
+    spans = active_spans(endpoint, history.turns, begun, scale.end)
+    return axis(scale, begun, spans, now=now)

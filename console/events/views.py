@@ -168,5 +168,5 @@ def _polling(request: ConsoleRequest, filters: EventFilters) -> Polling:
     return Polling(urlencode(filters.chosen | place))
 
 
-of_account, of_account_live = page_and_region(_of_account, "activity.html", "_activity.html")
-of_project, of_project_live = page_and_region(_of_project, "activity.html", "_activity.html")
+of_account = page_and_region(_of_account, "activity.html", "_activity.html")
+of_project = page_and_region(_of_project, "activity.html", "_activity.html")

@@ -134,10 +134,6 @@ class ConfirmForm(forms.Form):
         return expected in (typed, typed.strip())
 
 
-class EmptyForm(forms.Form):
-    """Has no fields: it only confirms an action."""
-
-
 def split_lines(text: str) -> list[tuple[str, str, str]]:
     """Return the name, the equals sign and the value of each line that is not blank."""
     split = (line.partition("=") for line in lines_of(text))

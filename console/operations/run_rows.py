@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from console.api.resources.operations import Operation
-from console.operations.runs import OperationRow, Run, operation_rows
+from console.operations.runs import OperationRow, Run
 from console.operations.waterfall import broken_off_in, span_of, step_rows
 from console.pages.addresses import Existing, url_or_none
 from console.pages.statuses import is_unfinished, lasting_words, not_run_for, operation_name
@@ -21,7 +21,7 @@ class RunRow:
 
     @cached_property
     def operations(self) -> Sequence[OperationRow]:
-        return operation_rows(self.run.operations)
+        return [*map(OperationRow, self.run.operations)]
 
     @cached_property
     def url(self) -> str:

@@ -108,7 +108,7 @@ def _of_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> Shown:
     return _page(request, run, (project, branches, endpoints), requested, retries)
 
 
-show, live = page_and_region(_of_chain, "run.html", "_run.html")
+show = page_and_region(_of_chain, "run.html", "_run.html")
 
 
 def _details(

@@ -30,41 +30,33 @@ OF_HIDDEN_BRANCHES = ("create_snapshot", "delete_snapshot", "read_past", "remove
 @dataclass(frozen=True)
 class OperationRow:
     operation: Operation
-    name: str
-    status: Status
-    # Milliseconds; so far, if it is unfinished. None if not known.
-    duration_ms: int | None
+
+    @cached_property
+    def name(self) -> str:
+        return operation_name(self.operation)
+
+    @cached_property
+    def status(self) -> Status:
+        return shown_status(self.operation)
+
+    @cached_property
+    def duration_ms(self) -> int | None:
+        """Milliseconds; so far, if it is unfinished. None if not known."""
+        end = self.operation.updated_at
+        if is_unfinished(self.operation):
+            end = datetime.now(UTC)
+        elif self.operation.total_duration_ms is not None:
+            return self.operation.total_duration_ms
+        begin = _requested_at(self.operation)
+        if begin is None or end is None:
+            return None
+        # The clocks of console and server may differ: a negative duration is never shown.
+        return max(0, int((end - begin).total_seconds() * 1000))
 
     @property
     def went_wrong(self) -> bool:
         """Whether its error is that of a failure, even if of one attempt, and not of a cancel."""
         return self.status.tone == "bad" or self.status.value in ("scheduling", "running")
-
-
-def operation_rows(operations: Iterable[Operation]) -> list[OperationRow]:
-    return [
-        OperationRow(
-            operation=operation,
-            name=operation_name(operation),
-            status=shown_status(operation),
-            duration_ms=_duration_ms(operation),
-        )
-        for operation in operations
-    ]
-
-
-def _duration_ms(operation: Operation) -> int | None:
-    if is_unfinished(operation):
-        # The clocks of console and server may differ: a negative duration is never shown.
-        end: datetime | None = datetime.now(UTC)
-    elif operation.total_duration_ms is not None:
-        return operation.total_duration_ms
-    else:
-        end = operation.updated_at
-    begin = _requested_at(operation)
-    if begin is None or end is None:
-        return None
-    return max(0, int((end - begin).total_seconds() * 1000))
 
 
 def _requested_at(operation: Operation) -> datetime | None:

@@ -105,7 +105,7 @@ def _list(request: ConsoleRequest, project_id: str) -> Shown:
     return context, polling(request, page.items, urlencode(query))
 
 
-index, index_live = page_and_region(_list, "operations.html", "_runs_list.html")
+index = page_and_region(_list, "operations.html", "_runs_list.html")
 
 
 def _can_filter(page: Page[Operation], filters: OperationFilters) -> bool:
@@ -148,9 +148,7 @@ def _timeline_page(request: ConsoleRequest, project_id: str) -> Shown:
 
 
 # The timeline as a picture, and as a table that says the same.
-show_timeline, timeline_live = page_and_region(
-    _timeline_page, "timeline.html", "_timeline_page.html"
-)
+show_timeline = page_and_region(_timeline_page, "timeline.html", "_timeline_page.html")
 
 
 def _operations_since(

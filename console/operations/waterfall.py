@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from django.utils.safestring import SafeString
 
 from console.api.resources.operations import Operation, Step
-from console.operations.runs import OperationRow, Run, operation_rows
+from console.operations.runs import OperationRow, Run
 from console.operations.timescale import Bar, Mark, Scale, Span, lines
 from console.pages.statuses import (
     can_be_cancelled,
@@ -259,20 +259,19 @@ class Waterfall:
 def waterfall(run: Run) -> Waterfall:
     spans = [span_of(operation) for operation in run.operations]
     scale = Scale.over(spans)
-    rows = operation_rows(run.operations)
     # This one has no button of its own: a retry of the whole run begins with it anyway.
     first_to_retry = next(filter(can_be_retried, run.operations), None)
     lanes = [
         Lane(
-            row=row,
-            bar=scale.bar(at_work) if scale and (at_work := _working_span(row.operation)) else None,
+            row=OperationRow(operation),
+            bar=scale.bar(at_work) if scale and (at_work := _working_span(operation)) else None,
             offset_ms=scale.offset_ms(span[0]) if scale and span else None,
-            steps=step_rows(row.operation, run.operations, scale),
-            can_cancel=can_be_cancelled(row.operation),
-            can_retry=can_be_retried(row.operation) and row.operation is not first_to_retry,
-            not_run_for=not_run_for(row.operation),
+            steps=step_rows(operation, run.operations, scale),
+            can_cancel=can_be_cancelled(operation),
+            can_retry=can_be_retried(operation) and operation is not first_to_retry,
+            not_run_for=not_run_for(operation),
         )
-        for row, span in zip(rows, spans, strict=True)
+        for operation, span in zip(run.operations, spans, strict=True)
     ]
     marks = scale.marks_since_begin() if scale else ()
     return Waterfall(lanes, marks, lines(marks))

@@ -65,12 +65,13 @@ def polling(request: ConsoleRequest, operations: Iterable[Operation], query: str
 
 
 View = Callable[..., HttpResponse]
+PageAndRegion = tuple[View, View]
 # What a page shows, and its region's polling; made of a request and the ids in its address.
 Shown = tuple[dict[str, Any], Polling]
 Contents = Callable[..., Shown]
 
 
-def page_and_region(contents: Contents, page: str, region: str) -> tuple[View, View]:
+def page_and_region(contents: Contents, page: str, region: str) -> PageAndRegion:
     """Make the two views of a live page: the whole page, and its region alone. `page` and `region`
     are their templates; the page's must include the region's. The name of the second view's URL is
     that of the first with “_live”."""

@@ -15,7 +15,7 @@ from django.utils.encoding import iri_to_uri
 from console.api.errors import APIError, Unauthorized
 from console.api.parallel import in_parallel, or_none
 from console.forms.api_requests import curl
-from console.forms.fields import AS_CURL, EmptyForm
+from console.forms.fields import AS_CURL
 from console.forms.losses import Loss
 from console.pages.addresses import back
 from console.pages.problems import problems_beside, spell_out, translate_message
@@ -77,8 +77,8 @@ def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> Http
     context = {"form": form, "page": page, "heading": heading(request)}
     # Public pages have no API.
     api = getattr(request, "api", None)
-    if api and api.shown:
-        context["curl"] = curl(api.shown, api.server.url)
+    if api and api.transport.shown:
+        context["curl"] = curl(api.transport.shown, api.server.url)
     if not request.htmx:
         context["crumbs"] = crumbs(request)
     return render(request, template, context, status=status)
@@ -120,7 +120,8 @@ def show_confirmation(
     request: ConsoleRequest, page: Callable[[], FormPage], do: Callable[[], HttpResponse]
 ) -> HttpResponse:
     """Ask for confirmation. `page` makes what is around the form, and `do` makes the change."""
-    form = EmptyForm(request.POST if request.method == "POST" else None)
+    # It has no fields: it only confirms an action.
+    form = forms.Form(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form):
             return do()

@@ -1,23 +1,37 @@
-"""What the dashboard shows: each project with its endpoints by state, its unfinished operations and
-its events of the last day, and the latest events of all projects."""
+"""The dashboard: each project with its endpoints by state, its unfinished operations and its events
+of the last day, and the latest events of all projects; and the switcher between projects."""
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
+from django.http import HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_safe
+
+from console.api.fields import Page, stamp
+from console.api.management_api import MAX_PAGE_SIZE, ManagementAPI
+from console.api.parallel import each_or_none, first_problem, in_parallel, part
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.operations import Event
 from console.api.resources.projects import Project, ProjectState
 from console.events.rows import EventRow, event_row
 from console.events.things import Thing
 from console.pages.addresses import NOT_READ
-from console.pages.listing import Order, by_name, by_time
-from console.pages.statuses import ACTIVE, IDLE, STOPPED, Status, endpoint_state
+from console.pages.listing import Listing, Order, by_name, by_time, listing
+from console.pages.live_regions import Polling, Shown, page_and_region
+from console.pages.responses import show_dialog
+from console.pages.statuses import ACTIVE, ENDPOINT_STATES, IDLE, STOPPED, Status, endpoint_state
+from console.request import ConsoleRequest
 
 # The types of the events that are counted over the last day.
 FAILED, WOKE, SLEPT = "operation.failed", "endpoint.active", "endpoint.idle"
 # The types after which an endpoint or a branch has no page any more.
 GONE = ("endpoint.deleted", "branch.delete_requested", "branch.deleted", "branch.expired")
+MAX_EVENTS = 300
+MAX_SHOWN_EVENTS = 8
+SWITCHER_PAGE_SIZE = 12
 
 
 @dataclass(frozen=True)
@@ -44,20 +58,8 @@ class Totals:
     failed: int
 
 
-def _counted(counts: Sequence[tuple[Status, int]]) -> list[tuple[Status, int]]:
-    return [(state, count) for state, count in counts if count]
-
-
-def states_of(state: ProjectState | None) -> list[tuple[Status, int]]:
-    """Return the counts by state; none if the API does not know the project."""
-    if state is None:
-        return []
-    return _counted([(ACTIVE, state.active), (IDLE, state.idle), (STOPPED, state.disabled)])
-
-
-def states_among(endpoints: Sequence[Endpoint]) -> list[tuple[Status, int]]:
-    found = Counter(endpoint_state(endpoint) for endpoint in endpoints)
-    return _counted([(state, found[state]) for state in (ACTIVE, IDLE, STOPPED)])
+def _counted(counts: Mapping[Status, int]) -> list[tuple[Status, int]]:
+    return [(state, counts[state]) for state in ENDPOINT_STATES if counts.get(state)]
 
 
 def project_rows(
@@ -74,17 +76,19 @@ def project_rows(
         counts[event.project_id][event.type] += 1
     rows = []
     for project in projects:
-        found: Sequence[tuple[Status, int]] | None = states_of(known.get(project.id))
+        found: Mapping[Status, int] | None = {}
+        # The API reports no state of a project without anything in it.
+        if state := known.get(project.id):
+            found = {ACTIVE: state.active, IDLE: state.idle, STOPPED: state.disabled}
         if states is None:
             own = endpoints.get(project.id)
-            found = None if own is None else states_among(own)
+            found = None if own is None else Counter(map(endpoint_state, own))
+        unfinished = state.unfinished_operations if state else 0
         happened = counts[project.id]
-        own_state = known.get(project.id)
-        unfinished = own_state.unfinished_operations if own_state else 0
         rows.append(
             ProjectRow(
                 project,
-                found,
+                None if found is None else _counted(found),
                 None if states is None else unfinished,
                 failed=happened[FAILED],
                 woke=happened[WOKE],
@@ -99,7 +103,7 @@ def totals(rows: Sequence[ProjectRow]) -> Totals:
     for row in rows:
         states.update(dict(row.states or ()))
     return Totals(
-        states=_counted([(state, states[state]) for state in (ACTIVE, IDLE, STOPPED)]),
+        states=_counted(states),
         unfinished=sum(row.unfinished or 0 for row in rows),
         failed=sum(row.failed for row in rows),
     )
@@ -142,3 +146,76 @@ ORDERS: Mapping[str, Order[ProjectRow]] = {
         reverse=True,
     ),
 }
+
+
+def _dashboard(request: ConsoleRequest) -> Shown:
+    api = request.api
+    cursor = request.GET.get("cursor", "")
+    page, listed_states, lately = in_parallel(
+        lambda: api.projects(limit=MAX_PAGE_SIZE, cursor=cursor),
+        part(api.project_states),
+        part(lambda: _lately(api, FAILED, WOKE, SLEPT, *GONE)),
+    )
+    # Among many wakes, no failure might be in the newest events: they are then read separately.
+    failures = part(lambda: _lately(api, FAILED))() if lately.is_cut else lately
+    states = None if listed_states.problem else listed_states.items
+    happened = [
+        *(event for event in failures.items if event.type == FAILED),
+        *(event for event in lately.items if event.type != FAILED),
+    ]
+
+    def listed(endpoints: Mapping[str, Sequence[Endpoint] | None]) -> Listing[ProjectRow]:
+        return listing(
+            request,
+            project_rows(page.items, states, endpoints, happened),
+            words=lambda row: (row.project.name, row.project.id, row.project.region_id),
+            orders=ORDERS,
+        )
+
+    projects = listed({})
+    if states is None:
+        # Read only for the rows that are shown, as it takes one call each.
+        shown = [row.project.id for row in projects.rows]
+        projects = listed(dict(zip(shown, each_or_none(api.endpoints, shown), strict=True)))
+    rows = project_rows(page.items, states, {}, happened)
+    context = {
+        "listing": projects,
+        "here": reverse("dashboard"),
+        "totals": totals(rows) if states is not None else None,
+        "problem": first_problem(listed_states, failures, lately),
+        "knows_events": not (failures.problem or lately.problem),
+        "more_failed": failures.is_cut,
+        "more_turned": lately.is_cut,
+        "lately": latest(happened, page.items, most=MAX_SHOWN_EVENTS),
+        "next_cursor": page.cursor,
+        "is_first_page": not cursor,
+    }
+    return context, Polling(request.GET.urlencode())
+
+
+dashboard = page_and_region(_dashboard, "dashboard.html", "_dashboard.html")
+
+
+def _lately(api: ManagementAPI, *types: str) -> Page[Event]:
+    """Read the events of the last day, of these types only, even if the server ignores filters."""
+    since = stamp(datetime.now(UTC) - timedelta(days=1))
+    page = api.events(limit=MAX_EVENTS, type=",".join(types), since=since)
+    return Page([event for event in page.items if event.type in types], page.cursor)
+
+
+@require_safe
+def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    page = request.api.projects(limit=MAX_PAGE_SIZE)
+    context = {
+        "project_id": project_id,
+        "here": reverse("project_switcher", args=[project_id]),
+        "listing": listing(
+            request,
+            page.items,
+            words=lambda project: (project.name, project.id),
+            orders={"name": Order("Name", lambda project: project.name.lower())},
+            size=SWITCHER_PAGE_SIZE,
+        ),
+        "has_more": bool(page.cursor),
+    }
+    return show_dialog(request, "_switcher.html", context, title="Switch project")

@@ -1,118 +1,36 @@
-"""The dashboard that lists projects, the switcher between them, and a project's page, which leads a
-new one's owner through the first steps."""
+"""A project's page, which leads a new one's owner through the first steps; and the forms that
+create and delete a project."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from typing import cast
 
+from django import forms
 from django.http import HttpResponse
+from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_safe
+from django.utils.timezone import localtime
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from console.api.fields import Page, stamp
-from console.api.management_api import MAX_PAGE_SIZE, ManagementAPI
-from console.api.parallel import each_or_none, first_problem, in_parallel, part
+from console.api.parallel import in_parallel, or_none, part
 from console.api.resources.branches import Branch
-from console.api.resources.endpoints import Endpoint
-from console.api.resources.operations import Event, Operation
-from console.api.resources.projects import Project
+from console.api.resources.operations import Operation
+from console.api.resources.projects import Project, Region
 from console.endpoints.rows import ENDPOINT_ORDERS, endpoint_rows
+from console.forms import losses
+from console.forms.api_requests import body_of
+from console.forms.fields import PLAIN, ConfirmForm, OpenChoiceField, offer
 from console.pages.addresses import with_query
-from console.pages.listing import Listing, Order, listing
-from console.pages.live_regions import Polling, Shown, page_and_region, polling
-from console.pages.responses import show_dialog
-from console.projects.dashboard import (
-    FAILED,
-    GONE,
-    ORDERS,
-    SLEPT,
-    WOKE,
-    ProjectRow,
-    latest,
-    project_rows,
-    totals,
-)
+from console.pages.listing import listing
+from console.pages.live_regions import Shown, page_and_region, polling
+from console.pages.problems import problems_beside
+from console.pages.responses import FormPage, act, choices, done, show_form
 from console.projects.usage import project_usage
 from console.request import ConsoleRequest
+from console.templatetags.console_tags import period
 
-MAX_EVENTS = 300
-MAX_SHOWN_EVENTS = 8
-SWITCHER_PAGE_SIZE = 12
 # An endpoint's pending word may come from an operation that is far down in the list.
 MAX_OPERATIONS = 50
-
-
-def _dashboard(request: ConsoleRequest) -> Shown:
-    api = request.api
-    cursor = request.GET.get("cursor", "")
-    page, listed_states, lately = in_parallel(
-        lambda: api.projects(limit=MAX_PAGE_SIZE, cursor=cursor),
-        part(api.project_states),
-        part(lambda: _lately(api, FAILED, WOKE, SLEPT, *GONE)),
-    )
-    # Among many wakes, no failure might be in the newest events: they are then read separately.
-    failures = part(lambda: _lately(api, FAILED))() if lately.is_cut else lately
-    states = None if listed_states.problem else listed_states.items
-    happened = [
-        *(event for event in failures.items if event.type == FAILED),
-        *(event for event in lately.items if event.type != FAILED),
-    ]
-
-    def listed(endpoints: Mapping[str, Sequence[Endpoint] | None]) -> Listing[ProjectRow]:
-        return listing(
-            request,
-            project_rows(page.items, states, endpoints, happened),
-            words=lambda row: (row.project.name, row.project.id, row.project.region_id),
-            orders=ORDERS,
-        )
-
-    projects = listed({})
-    if states is None:
-        # Read only for the rows that are shown, as it takes one call each.
-        shown = [row.project.id for row in projects.rows]
-        projects = listed(dict(zip(shown, each_or_none(api.endpoints, shown), strict=True)))
-    rows = project_rows(page.items, states, {}, happened)
-    context = {
-        "listing": projects,
-        "here": reverse("dashboard"),
-        "totals": totals(rows) if states is not None else None,
-        "problem": first_problem(listed_states, failures, lately),
-        "knows_events": not (failures.problem or lately.problem),
-        "more_failed": failures.is_cut,
-        "more_turned": lately.is_cut,
-        "lately": latest(happened, page.items, most=MAX_SHOWN_EVENTS),
-        "next_cursor": page.cursor,
-        "is_first_page": not cursor,
-    }
-    return context, Polling(request.GET.urlencode())
-
-
-dashboard, dashboard_live = page_and_region(_dashboard, "dashboard.html", "_dashboard.html")
-
-
-def _lately(api: ManagementAPI, *types: str) -> Page[Event]:
-    """Read the events of the last day, of these types only, even if the server ignores filters."""
-    since = stamp(datetime.now(UTC) - timedelta(days=1))
-    page = api.events(limit=MAX_EVENTS, type=",".join(types), since=since)
-    return Page([event for event in page.items if event.type in types], page.cursor)
-
-
-@require_safe
-def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    page = request.api.projects(limit=MAX_PAGE_SIZE)
-    context = {
-        "project_id": project_id,
-        "here": reverse("project_switcher", args=[project_id]),
-        "listing": listing(
-            request,
-            page.items,
-            words=lambda project: (project.name, project.id),
-            orders={"name": Order("Name", lambda project: project.name.lower())},
-            size=SWITCHER_PAGE_SIZE,
-        ),
-        "has_more": bool(page.cursor),
-    }
-    return show_dialog(request, "_switcher.html", context, title="Switch project")
 
 
 def _contents(request: ConsoleRequest, project_id: str) -> Shown:
@@ -149,7 +67,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> Shown:
     return context, polling(request, operations.items, found.query)
 
 
-show, live = page_and_region(_contents, "project.html", "_project.html")
+show = page_and_region(_contents, "project.html", "_project.html")
 
 
 # An owner of more branches than these needs no first steps.
@@ -207,3 +125,131 @@ def _has_woken(operations: Sequence[Operation]) -> bool:
         elif operation.action == "start_compute" and operation.endpoint_id in suspended:
             return True
     return False
+
+
+DEFAULT_VERSION = "The region's default"
+
+
+class ProjectForm(forms.Form):
+    name = forms.CharField(
+        required=False,
+        help_text="Leave empty to use its id.",
+        widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
+    )
+    region_id = OpenChoiceField(label="Region", required=False)
+    pg_version = forms.IntegerField(
+        label="Postgres",
+        required=False,
+        widget=forms.Select(),
+    )
+
+    def offer_regions(self, regions: Iterable[Region]) -> None:
+        found = list(regions)
+        offer(self, "region_id", ((region.id, region.name) for region in found))
+        if not found and not self.is_bound:
+            del self.fields["region_id"]
+        self.initial.setdefault(
+            "region_id", next((region.id for region in found if region.default), "")
+        )
+        versions = sorted({one for region in found for one in region.pg_versions}, reverse=True)
+        if len(versions) < 2 and not self.data.get("pg_version"):
+            del self.fields["pg_version"]
+            return
+        widget = cast(forms.Select, self.fields["pg_version"].widget)
+        widget.choices = [("", DEFAULT_VERSION), *((one, str(one)) for one in versions)]
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest) -> HttpResponse:
+    form = ProjectForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "name"):
+            project = request.api.create_project(body_of(form, "project_create"))
+            url = reverse("project", args=[project.id])
+            return done(request, url, f"Started creating project {project.name}.")
+    form.offer_regions(choices(request, request.api.regions))
+    page = FormPage(
+        title="Create project",
+        intro="The project starts with one branch and a read-write endpoint.",
+        back=reverse("dashboard"),
+    )
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    form = ConfirmForm(request.POST or None, expected=project_id)
+    if form.may_be_name:
+        form.accept_name(or_none(lambda: _unique_name(request, project_id))() or "")
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            project = request.api.delete_project(project_id)
+            notice = f"Project {project.name if project else project_id} is deleted."
+            if project and project.recoverable_until:
+                until = f"{localtime(project.recoverable_until):%Y-%m-%d %H:%M %Z}"
+                notice += f" Until {until} you can recover it: see “Deleted projects”."
+            return done(request, reverse("dashboard"), notice)
+    # A page must not ask to confirm the deletion of a project that does not exist.
+    found = choices(request, lambda: [_with_losses(request, project_id)])
+    project, protected, lost, name = (
+        found[0] if found else (Project.read({"id": project_id}), "", [], "")
+    )
+    form.accept_name(name)
+    page = FormPage(
+        title=f"Delete project {project.name}",
+        intro=f"You can recover the project for {period(project.recovery_period)}, under “Deleted "
+        "projects” on the page of all projects. After that, this is gone for good:"
+        if project.recovery_period
+        else "This permanently deletes:",
+        submit="Delete project",
+        danger=True,
+        back=reverse("project_settings", args=[project_id]),
+        losses=lost,
+        blocked="" if form.is_bound else protected,
+    )
+    return show_form(request, form, page)
+
+
+@require_safe
+def deleted(request: ConsoleRequest) -> HttpResponse:
+    """List the deleted projects that can be recovered."""
+    page = request.api.deleted_projects()
+    context = {"projects": page.items, "has_more": bool(page.cursor)}
+    return render(request, "deleted_projects.html", context)
+
+
+@require_POST
+def recover(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    return act(
+        request,
+        lambda: request.api.recover_project(project_id),
+        otherwise=reverse("project", args=[project_id]),
+        message="The project is recovered, with its branches, endpoints and connection strings.",
+    )
+
+
+def _unique_name(request: ConsoleRequest, project_id: str) -> str:
+    """Return the project's name; "" if another one has it too."""
+    projects = request.api.all_projects()
+    names = [project.name for project in projects]
+    found = [one.name for one in projects if one.id == project_id and names.count(one.name) == 1]
+    return next(iter(found), "")
+
+
+def _with_losses(
+    request: ConsoleRequest, project_id: str
+) -> tuple[Project, str, list[losses.Loss], str]:
+    """Return the project, why it cannot be deleted ("" if it can), what is lost with it, and its
+    name if that is unique. Raises NotFound."""
+    api = request.api
+    project, branches, endpoints, snapshots, name = in_parallel(
+        lambda: api.project(project_id),
+        part(lambda: api.branches(project_id)),
+        part(lambda: api.endpoints(project_id)),
+        part(lambda: api.snapshots.list(project_id)),
+        or_none(lambda: _unique_name(request, project_id)),
+    )
+    names = ", ".join(f"{branch.name}" for branch in branches.items if branch.protected)
+    protected = f"Branches are protected: {names}. Turn off protection first." if names else ""
+    lost = losses.of_project(project, branches, endpoints, snapshots)
+    return project, protected, lost, name or ""

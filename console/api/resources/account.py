@@ -153,7 +153,7 @@ class WebhookCalls(Calls):
         return self._make(Webhook, "webhook", "webhooks", body=body)
 
     def update(self, webhook_id: str, body: JSONObject) -> None:
-        self._transport.send("PATCH", "webhooks", webhook_id, body=body)
+        self.transport.send("PATCH", "webhooks", webhook_id, body=body)
 
     def rotate_secret(self, webhook_id: str) -> Webhook:
         """Give the webhook a new secret, which is in the one returned. The previous secret stays
@@ -161,14 +161,14 @@ class WebhookCalls(Calls):
         return self._make(Webhook, "webhook", "webhooks", webhook_id, "rotate_secret")
 
     def delete(self, webhook_id: str) -> None:
-        self._transport.send("DELETE", "webhooks", webhook_id)
+        self.transport.send("DELETE", "webhooks", webhook_id)
 
     def test(self, webhook_id: str) -> None:
-        self._transport.send("POST", "webhooks", webhook_id, "test")
+        self.transport.send("POST", "webhooks", webhook_id, "test")
 
     def deliveries(self, webhook_id: str, *, limit: int) -> "Sequence[Delivery]":
         """Return the latest deliveries, the newest first."""
         return self._list(Delivery, "webhooks", webhook_id, "deliveries", query={"limit": limit})
 
     def resend(self, webhook_id: str, delivery_id: str) -> None:
-        self._transport.send("POST", "webhooks", webhook_id, "deliveries", delivery_id, "resend")
+        self.transport.send("POST", "webhooks", webhook_id, "deliveries", delivery_id, "resend")

@@ -59,17 +59,17 @@ class BranchCalls(Calls):
 
     def update(self, project_id: str, branch_id: str, changes: Mapping[str, Any]) -> None:
         body = {"branch": dict(changes)}
-        self._transport.send("PATCH", "projects", project_id, "branches", branch_id, body=body)
+        self.transport.send("PATCH", "projects", project_id, "branches", branch_id, body=body)
 
     def set_default(self, project_id: str, branch_id: str) -> None:
-        self._transport.send("POST", *_path(project_id, branch_id, "set_as_default"))
+        self.transport.send("POST", *_path(project_id, branch_id, "set_as_default"))
 
     def restore(self, project_id: str, branch_id: str, body: JSONObject) -> None:
         """Replace the branch's data with the source's. From its parent, this is a reset."""
-        self._transport.send("POST", *_path(project_id, branch_id, "restore"), body=body)
+        self.transport.send("POST", *_path(project_id, branch_id, "restore"), body=body)
 
     def delete(self, project_id: str, branch_id: str) -> None:
-        self._transport.send("DELETE", "projects", project_id, "branches", branch_id)
+        self.transport.send("DELETE", "projects", project_id, "branches", branch_id)
 
     def schema_difference(
         self,
@@ -87,7 +87,7 @@ class BranchCalls(Calls):
             query[f"base_{base_moment.field}"] = base_moment.text
         path = _path(project_id, branch_id, "compare_schema")
         with may_be_missing("The server cannot compare schemas, or the database does not exist."):
-            data = self._transport.get(*path, query=query, takes_long=True)
+            data = self.transport.get(*path, query=query, takes_long=True)
         difference = data.get("diff") if isinstance(data, Mapping) else None
         if not isinstance(difference, str):
             raise NonsenseAnswer("The response lacks “diff”.")
@@ -117,34 +117,34 @@ class CatalogCalls(Calls):
     def create_role(self, project_id: str, branch_id: str, body: JSONObject) -> str:
         """Create a role. Returns its password."""
         path = _path(project_id, branch_id, "roles")
-        return _password(self._transport.send("POST", *path, body=body))
+        return _password(self.transport.send("POST", *path, body=body))
 
     def reset_password(self, project_id: str, branch_id: str, name: str) -> str:
         path = (*_path(project_id, branch_id, "roles"), name, "reset_password")
-        return _password(self._transport.send("POST", *path))
+        return _password(self.transport.send("POST", *path))
 
     def reveal_password(self, project_id: str, branch_id: str, name: str) -> str:
         path = (*_path(project_id, branch_id, "roles"), name, "reveal_password")
-        self._transport.show_instead("GET", path)
-        return required(mapping(self._transport.get(*path)), "password")
+        self.transport.show_instead("GET", path)
+        return required(mapping(self.transport.get(*path)), "password")
 
     def delete_role(self, project_id: str, branch_id: str, name: str) -> None:
-        self._transport.send("DELETE", *_path(project_id, branch_id, "roles"), name)
+        self.transport.send("DELETE", *_path(project_id, branch_id, "roles"), name)
 
     def databases(self, project_id: str, branch_id: str) -> list[Database]:
         return self._list(Database, *_path(project_id, branch_id, "databases"))
 
     def create_database(self, project_id: str, branch_id: str, body: JSONObject) -> None:
-        self._transport.send("POST", *_path(project_id, branch_id, "databases"), body=body)
+        self.transport.send("POST", *_path(project_id, branch_id, "databases"), body=body)
 
     def update_database(
         self, project_id: str, branch_id: str, name: str, changes: Mapping[str, str]
     ) -> None:
         path = (*_path(project_id, branch_id, "databases"), name)
-        self._transport.send("PATCH", *path, body={"database": dict(changes)})
+        self.transport.send("PATCH", *path, body={"database": dict(changes)})
 
     def delete_database(self, project_id: str, branch_id: str, name: str) -> None:
-        self._transport.send("DELETE", *_path(project_id, branch_id, "databases"), name)
+        self.transport.send("DELETE", *_path(project_id, branch_id, "databases"), name)
 
 
 def _path(project_id: str, branch_id: str, kind: str) -> tuple[str, ...]:
@@ -178,18 +178,18 @@ class SnapshotCalls(Calls):
     def create(self, project_id: str, branch_id: str, body: JSONObject) -> Snapshot:
         path = _path(project_id, branch_id, "snapshot")
         # Some servers read the attributes from the query, others from the body.
-        data = self._transport.send("POST", *path, body=body, query=body)
+        data = self.transport.send("POST", *path, body=body, query=body)
         return Snapshot.read(one(data, "snapshot"))
 
     def restore(self, project_id: str, snapshot_id: str, body: JSONObject) -> str:
         """Restore to a new branch, or to the one that the body names. Returns the branch's id."""
         path = ("projects", project_id, "snapshots", snapshot_id, "restore")
-        return required(one(self._transport.send("POST", *path, body=body), "branch"), "id")
+        return required(one(self.transport.send("POST", *path, body=body), "branch"), "id")
 
     def update(self, project_id: str, snapshot_id: str, changes: Mapping[str, Any]) -> None:
         """Change the snapshot. `expires_at` may be None, which means never."""
         path = ("projects", project_id, "snapshots", snapshot_id)
-        self._transport.send("PATCH", *path, body={"snapshot": dict(changes)})
+        self.transport.send("PATCH", *path, body={"snapshot": dict(changes)})
 
     def delete(self, project_id: str, snapshot_id: str) -> None:
-        self._transport.send("DELETE", "projects", project_id, "snapshots", snapshot_id)
+        self.transport.send("DELETE", "projects", project_id, "snapshots", snapshot_id)

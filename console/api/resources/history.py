@@ -156,7 +156,7 @@ class HistoryCalls(Calls):
         history."""
         path = ("projects", project_id, "branches", branch_id, "history", "resolve")
         with may_be_missing("The server does not resolve past moments."):
-            data = self._transport.get(*path, query={moment.field: moment.text}, takes_long=True)
+            data = self.transport.get(*path, query={moment.field: moment.text}, takes_long=True)
         return ResolvedMoment.read(one(data, "moment"))
 
     def travel(self, project_id: str, branch_id: str, moment: PastMoment) -> Endpoint:

@@ -87,22 +87,22 @@ class ServiceDetails(Resource):
 
 class StatusCalls(Calls):
     def regions(self) -> list[RegionStatus]:
-        data = self._transport.get("status")
+        data = self.transport.get("status")
         return [RegionStatus.read(item) for item in objects(data, "regions")]
 
     def drain(self, host_id: str, *, draining: bool) -> None:
         body = {"host": {"draining": draining}}
-        self._transport.send("PATCH", "status", "hosts", host_id, body=body)
+        self.transport.send("PATCH", "status", "hosts", host_id, body=body)
 
     def declare_lost(self, host_id: str) -> int:
         """Returns the number of projects that other hosts restore."""
-        data = self._transport.send("POST", "status", "hosts", host_id, "lost")
+        data = self.transport.send("POST", "status", "hosts", host_id, "lost")
         return count(mapping(data), "restored_elsewhere")
 
     def remove(self, host_id: str) -> None:
-        self._transport.send("DELETE", "status", "hosts", host_id)
+        self.transport.send("DELETE", "status", "hosts", host_id)
 
     def details(self) -> ServiceDetails:
         """Return the details that only the accounts that run the service may read."""
         with may_be_missing("The server does not report its status."):
-            return ServiceDetails.read(mapping(self._transport.get("status", "hosts")))
+            return ServiceDetails.read(mapping(self.transport.get("status", "hosts")))

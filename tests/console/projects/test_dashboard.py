@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from console.pages import listing
-from console.projects import views as projects
+from console.projects import dashboard
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 
@@ -103,7 +103,7 @@ def test_a_failure_is_found_among_many_wakes(dave: Person, misbehaving: Misbehav
             return PROJECTS
         woke = {"id": "w", "type": "endpoint.active", "project_id": "p"}
         is_of_failures = "type=operation.failed&" in path
-        found = [failed(1, "p")] if is_of_failures else [woke] * projects.MAX_EVENTS
+        found = [failed(1, "p")] if is_of_failures else [woke] * dashboard.MAX_EVENTS
         return json.dumps({"events": found, "pagination": {"cursor": "c"}}).encode()
 
     misbehaving.respond = perch
@@ -141,7 +141,7 @@ def test_failures_beyond_those_read_are_counted_as_at_least(
         if "/events" not in path:
             return PROJECTS
         # The newest failures are of deleted projects.
-        found = [failed(number, "gone") for number in range(projects.MAX_EVENTS - 1)]
+        found = [failed(number, "gone") for number in range(dashboard.MAX_EVENTS - 1)]
         found.append(failed(500, "p"))
         return json.dumps({"events": found, "pagination": {"cursor": "c"}}).encode()
 

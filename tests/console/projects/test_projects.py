@@ -9,7 +9,7 @@ from django import forms
 
 from console.api.resources.projects import Region
 from console.forms.api_requests import body_of
-from console.projects.changes import ProjectForm
+from console.projects.views import ProjectForm
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.support.waiting import wait_for
