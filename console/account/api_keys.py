@@ -1,6 +1,5 @@
 """The pages of API keys. A new key is shown once."""
 
-from collections.abc import Iterable
 from datetime import date
 
 from django import forms
@@ -12,9 +11,8 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from console.api.parallel import in_parallel
 from console.api.resources.account import KeyLimits
-from console.api.resources.projects import Project
 from console.forms.api_requests import body_of
-from console.forms.fields import PLAIN, OpenChoiceField, in_zone, offer, project_in_list
+from console.forms.fields import PLAIN, OpenChoiceField, in_zone, offer_projects
 from console.pages.problems import problems_beside
 from console.pages.responses import (
     FormPage,
@@ -59,10 +57,6 @@ class ApiKeyForm(forms.Form):
             raise forms.ValidationError("This date is in the past.")
         return last_day
 
-    def offer_projects(self, projects: Iterable[Project]) -> None:
-        every = [("", "All projects")]
-        offer(self, "project_id", [*every, *((one.id, project_in_list(one)) for one in projects)])
-
 
 @require_safe
 def index(request: ConsoleRequest) -> HttpResponse:
@@ -96,7 +90,7 @@ def _offer_limits(request: ConsoleRequest, form: ApiKeyForm) -> None:
         lambda: choices(request, request.api.all_projects),
     )
     if form.is_bound or any(key.limits for key in keys):
-        form.offer_projects(projects)
+        offer_projects(form, projects)
     else:
         for name in ("project_id", "read_only", "expires_at"):
             del form.fields[name]

@@ -19,33 +19,30 @@ from console.pages.responses import show_dialog
 from console.request import ConsoleRequest, public
 from console.sign_in.sessions import Account, is_at_perch, present
 
-ANYWHERE = [
-    (("Ctrl", "K"), "Open the command palette"),
-    (("?",), "Show keyboard shortcuts"),
-    (("/",), "Go to search or filter"),
-    (("Esc",), "Close dialog or menu"),
-    (("g", "p"), "Projects"),
-    (("g", "a"), "Activity"),
-    (("g", "w"), "Webhooks"),
-    (("g", "k"), "API keys"),
-    (("g", "h"), "Service status (operators)"),
-    (("g", "l"), "Preferences"),
-]
-IN_A_PROJECT = [
-    (("g", "e"), "Endpoints"),
-    (("g", "b"), "Branches"),
-    (("g", "o"), "Operations"),
-    (("g", "v"), "Activity"),
-    (("g", "q"), "Query"),
-    (("g", "t"), "Tables"),
-    (("g", "s"), "Settings"),
-]
-ON_THE_QUERY_PAGE = [(("Ctrl", "Enter"), "Run query")]
-GROUPS = [
-    ("Anywhere", ANYWHERE),
-    ("In a project", IN_A_PROJECT),
-    ("On the query page", ON_THE_QUERY_PAGE),
-]
+GROUPS = {
+    "Anywhere": [
+        (("Ctrl", "K"), "Open the command palette"),
+        (("?",), "Show keyboard shortcuts"),
+        (("/",), "Go to search or filter"),
+        (("Esc",), "Close dialog or menu"),
+        (("g", "p"), "Projects"),
+        (("g", "a"), "Activity"),
+        (("g", "w"), "Webhooks"),
+        (("g", "k"), "API keys"),
+        (("g", "h"), "Service status (operators)"),
+        (("g", "l"), "Preferences"),
+    ],
+    "In a project": [
+        (("g", "e"), "Endpoints"),
+        (("g", "b"), "Branches"),
+        (("g", "o"), "Operations"),
+        (("g", "v"), "Activity"),
+        (("g", "q"), "Query"),
+        (("g", "t"), "Tables"),
+        (("g", "s"), "Settings"),
+    ],
+    "On the query page": [(("Ctrl", "Enter"), "Run query")],
+}
 
 PROJECT_PATH = re.compile(r"/projects/([a-z0-9-]+)(?:/|$)")
 BRANCH_PATH = re.compile(r"/branches/([a-z0-9-]+)(?:/|$)")
@@ -114,7 +111,7 @@ def go(request: ConsoleRequest) -> HttpResponse:
 @public
 @require_safe
 def shortcuts(request: ConsoleRequest) -> HttpResponse:
-    return show_dialog(request, "_shortcuts.html", {"groups": GROUPS}, title="Shortcuts")
+    return show_dialog(request, "_shortcuts.html", {"groups": GROUPS.items()}, title="Shortcuts")
 
 
 def _pages(account: Account) -> Iterator[Goal]:

@@ -1,6 +1,5 @@
 """The pages of webhooks: the URLs that the account's events are sent to, and their deliveries."""
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -11,10 +10,9 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.parallel import in_parallel
 from console.api.resources.account import ALL_EVENTS, Webhook
-from console.api.resources.projects import Project
 from console.events.types import GROUPS, event_type
 from console.forms.api_requests import body_of
-from console.forms.fields import PLAIN, OpenChoiceField, offer, project_in_list
+from console.forms.fields import PLAIN, OpenChoiceField, offer_projects
 from console.forms.losses import Loss
 from console.pages.live_regions import Polling, Shown, page_and_region
 from console.pages.problems import problems_beside
@@ -53,10 +51,6 @@ class WebhookForm(forms.Form):
             (group, [(kind.value, kind.label) for kind in kinds]) for group, kinds in GROUPS.items()
         ]
 
-    def offer_projects(self, projects: Iterable[Project]) -> None:
-        every = ("", "All projects")
-        offer(self, "project_id", [every, *((one.id, project_in_list(one)) for one in projects)])
-
 
 # The page of a webhook shows this many of its latest deliveries.
 MAX_SHOWN_DELIVERIES = 30
@@ -87,7 +81,7 @@ def create(request: ConsoleRequest) -> HttpResponse:
             return _show_secret(
                 request, request.api.webhooks.create(body_of(form, "webhook_create"))
             )
-    form.offer_projects(choices(request, request.api.all_projects))
+    offer_projects(form, choices(request, request.api.all_projects))
     page = FormPage(
         title="Create webhook",
         intro="Sends events of the account to your URL.",

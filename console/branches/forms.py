@@ -40,10 +40,14 @@ PAST = "past"
 NAMED = forms.TextInput(attrs={**PLAIN, "autofocus": True})
 
 
-class BranchForm(LifetimeFields):
+class NewBranchForm(LifetimeFields):
     name = forms.CharField(
         required=False, help_text="Leave empty for a generated name.", widget=NAMED
     )
+    field_order: Sequence[str] = ("name", "lifetime", "until")
+
+
+class BranchForm(NewBranchForm):
     parent_id = OpenChoiceField(label="Parent", required=False)
     # Offered by servers that keep the history of branches.
     as_of = forms.ChoiceField(

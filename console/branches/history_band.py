@@ -68,7 +68,8 @@ def band(history: History, *, chosen: datetime | None = None) -> Band | None:
     """Draw the history from its first to its last moment; None if there is none."""
     if history.earliest is None or history.latest is None:
         return None
-    step = _step(history.earliest, history.latest)
+    length = (history.latest - history.earliest).total_seconds()
+    step = max(MIN_STEP, ceil(length / MAX_STEPS))
     # Rounded up, because otherwise each picture would differ from the one before.
     end = datetime.fromtimestamp(ceil(history.latest.timestamp() / step) * step, UTC)
     scale = Scale(history.earliest, max(end, history.earliest + timedelta(seconds=step)))
@@ -94,10 +95,6 @@ def band(history: History, *, chosen: datetime | None = None) -> Band | None:
         steps=ceil(scale.seconds / step),
         chosen=next(iter(_places(scale, [chosen] if chosen else [])), ""),
     )
-
-
-def _step(earliest: datetime, latest: datetime) -> int:
-    return max(MIN_STEP, ceil((latest - earliest).total_seconds() / MAX_STEPS))
 
 
 def _bars(history: History, scale: Scale) -> str:

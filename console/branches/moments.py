@@ -21,7 +21,13 @@ from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch
 from console.api.resources.history import History, PastMoment, ResolvedMoment
 from console.branches.changes import replace_data, replacement_refusal, with_children
-from console.branches.forms import NAMED, MomentShown, name_for_current_data, name_list
+from console.branches.forms import (
+    NAMED,
+    MomentShown,
+    NewBranchForm,
+    name_for_current_data,
+    name_list,
+)
 from console.branches.history_band import (
     ONE_MICROSECOND,
     band,
@@ -31,7 +37,7 @@ from console.branches.history_band import (
     undos,
 )
 from console.forms.api_requests import body_of
-from console.forms.fields import PLAIN, LifetimeFields
+from console.forms.fields import PLAIN
 from console.pages.addresses import back
 from console.pages.problems import problems_beside, spell_out, translate_message
 from console.pages.responses import FormPage, choices, done, show_form
@@ -193,13 +199,6 @@ def _add_moment(form: forms.Form, chosen: PastMoment) -> None:
     form.order_fields([chosen.field])
 
 
-class BranchOfMomentForm(LifetimeFields):
-    name = forms.CharField(
-        required=False, help_text="Leave empty for a generated name.", widget=NAMED
-    )
-    field_order = ("name", "lifetime", "until")
-
-
 class RestoreToMomentForm(forms.Form):
     preserve_under_name = forms.CharField(label="Keep current data as branch", widget=NAMED)
 
@@ -210,7 +209,7 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     chosen = _chosen(request)
     if chosen is None:
         return _choose_first(request, project_id, branch_id)
-    form = BranchOfMomentForm(
+    form = NewBranchForm(
         request.POST if request.method == "POST" else None,
         initial={"name": request.GET.get("name", "")},
     )

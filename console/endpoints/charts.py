@@ -88,15 +88,10 @@ def _rate(name: str) -> Callable[[Point], float]:
     return lambda point: point.value(name) / (60 * max(1, point.samples))
 
 
-def _per_second(label: str, name: str) -> Series:
-    return Series(label, _rate(name))
-
-
 def _share(points: Sequence[Point]) -> float | None:
-    """Return which part of the blocks was in the cache; None if no blocks were
-    needed."""
-    found = sum(point.value("cache_hits") for point in points)
-    needed = found + sum(point.value("cache_misses") for point in points)
+    """Return which part of the blocks was in the cache; None if no blocks were needed."""
+    found = _total(points, "cache_hits")
+    needed = found + _total(points, "cache_misses")
     return found / needed if needed else None
 
 
@@ -129,14 +124,14 @@ def _highest(*names: tuple[str, str]) -> Callable[[Sequence[Point]], str]:
     return words
 
 
-def _total(name: str) -> Callable[[Sequence[Point]], float]:
-    return lambda points: sum(point.value(name) for point in points)
+def _total(points: Sequence[Point], name: str) -> float:
+    return sum(point.value(name) for point in points)
 
 
 def _cpu(points: Sequence[Point]) -> str:
     minutes = sum(point.samples for point in points) or 1
     highest = max(map(_rate("cpu_seconds"), points))
-    average = _total("cpu_seconds")(points) / (60 * minutes)
+    average = _total(points, "cpu_seconds") / (60 * minutes)
     return f"On average {count(average)} vCPU, at most {count(highest)}"
 
 
@@ -146,7 +141,7 @@ def _cache(points: Sequence[Point]) -> str:
 
 
 def _rows(points: Sequence[Point]) -> str:
-    read, written = _total("rows_read")(points), _total("rows_written")(points)
+    read, written = _total(points, "rows_read"), _total(points, "rows_written")
     return f"{count(read)} read, {count(written)} written in all"
 
 
@@ -162,7 +157,7 @@ def _latest_size(points: Sequence[Point]) -> str:
 
 def _times(name: str) -> Callable[[Sequence[Point]], str]:
     def words(points: Sequence[Point]) -> str:
-        total = int(_total(name)(points))
+        total = int(_total(points, name))
         return f"{total:,} in all" if total else "None"
 
     return words
@@ -186,7 +181,7 @@ CHARTS = (
     Chart(
         "cpu",
         "CPU",
-        [_per_second("CPU", "cpu_seconds")],
+        [Series("CPU", _rate("cpu_seconds"))],
         count,
         _cpu,
         "vCPUs in use, on average over each step.",
@@ -223,7 +218,7 @@ CHARTS = (
     Chart(
         "rows",
         "Rows per second",
-        [_per_second("Read", "rows_read"), _per_second("Written", "rows_written")],
+        [Series("Read", _rate("rows_read")), Series("Written", _rate("rows_written"))],
         count,
         _rows,
         "Returned by scans, and inserted, updated or deleted.",
@@ -268,14 +263,10 @@ def _draw(chart: Chart, metrics: Metrics, scale: Scale) -> Drawn:
         grid=[Mark(percent(place), chart.words(top * (1 - place / 100))) for place in (0, 50, 100)],
         summary=chart.summary(metrics.points),
         rows=[
-            (point.at, [_cell(chart, found[place]) for found in values])
-            for place, point in reversed(list(enumerate(metrics.points)))
+            (point.at, [NOTHING if one is None else chart.words(one) for one in found])
+            for point, *found in reversed(list(zip(metrics.points, *values, strict=True)))
         ],
     )
-
-
-def _cell(chart: Chart, value: float | None) -> str:
-    return NOTHING if value is None else chart.words(value)
 
 
 def round_up(value: float) -> float:

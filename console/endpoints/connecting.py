@@ -2,7 +2,6 @@
 database and address."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -25,44 +24,6 @@ from console.request import ConsoleRequest
 # The address is the endpoint's own host name. The API's URI may have another, which always resolves
 # and takes the endpoint's id as an option.
 BY_NAME = "name"
-
-
-@dataclass(frozen=True)
-class ChosenConnection:
-    """The choices of the connection form, with defaults for those that were left out."""
-
-    role: str
-    database: str
-    pooled: bool
-    style: str
-    address: str
-    branch: str
-
-    @property
-    def fields(self) -> Sequence[tuple[str, str]]:
-        """The fields that ask for the same connection again."""
-        pooled = [("pooled", "on")] if self.pooled else []
-        by_name = [("address", self.address)] if self.address else []
-        return [
-            ("branch", self.branch),
-            ("role", self.role),
-            ("database", self.database),
-            *pooled,
-            ("style", self.style),
-            *by_name,
-        ]
-
-    @property
-    def query(self) -> str:
-        return urlencode(self.fields)
-
-    def target(self, uri: str, endpoint: Endpoint) -> Target:
-        """Return where the API's `uri` leads, with the chosen address. Raises ValueError if it is
-        no connection URI."""
-        found = Target.read(uri)
-        if self.address != BY_NAME or not found.names_endpoint_by_option:
-            return found
-        return found.at(endpoint.pooled_host if self.pooled else endpoint.host)
 
 
 class ConnectionForm(forms.Form):
@@ -98,9 +59,25 @@ class ConnectionForm(forms.Form):
         offer(self, "database", ((name, name) for name in names))
         self._endpoint = endpoint
 
-    def chosen(self) -> ChosenConnection:
-        """Return the choices, once the form is validated."""
-        return ChosenConnection(**self.cleaned_data)
+    @property
+    def chosen(self) -> Sequence[tuple[str, str]]:
+        """The fields that ask for the same connection again, once the form is validated."""
+        given = {**self.cleaned_data, "pooled": "on" if self.cleaned_data["pooled"] else ""}
+        names = ("branch", "role", "database", "pooled", "style", "address")
+        return [(n, given[n]) for n in names if given[n] or n not in ("pooled", "address")]
+
+    @property
+    def query(self) -> str:
+        return urlencode(self.chosen)
+
+    def string(self, uri: str, *, reveal: bool) -> str:
+        """Write the connection that the API's `uri` leads to, with what was chosen."""
+        chosen, target = self.cleaned_data, Target.read(uri)
+        if chosen["address"] == BY_NAME and target.names_endpoint_by_option:
+            target = target.at(
+                self._endpoint.pooled_host if chosen["pooled"] else self._endpoint.host
+            )
+        return in_style(chosen["style"], target, reveal=reveal)
 
     def offer_addresses(self, uri: str) -> None:
         """Offer the addresses. The first is that of the API's `uri`, which always resolves. If that
@@ -144,7 +121,6 @@ def _connection(request: ConsoleRequest, project_id: str, endpoint_id: str) -> H
     }
     if form is None:
         return render(request, _template(request), context)
-    chosen = form.chosen()
     reveal = request.method == "POST"
     try:
         uri = _uri(request, project_id, endpoint, form, password=reveal)
@@ -153,9 +129,8 @@ def _connection(request: ConsoleRequest, project_id: str, endpoint_id: str) -> H
         return render(request, _template(request), {**context, "refused": problem})
     context |= {
         "form": form,
-        "chosen": chosen,
         "reveal": reveal,
-        "string": in_style(chosen.style, chosen.target(uri, endpoint), reveal=reveal),
+        "string": form.string(uri, reveal=reveal),
     }
     return render(request, _template(request), context)
 
@@ -169,7 +144,6 @@ def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
         if form is None:
             return _text_response("The branch has no role or no database yet.", status=409)
         uri = _uri(request, project_id, endpoint, form, password=True)
-        target = form.chosen().target(uri, endpoint)
     except Unauthorized:
         words = "Nothing was copied: you are signed out. Reload the page to sign in."
         return _text_response(words, status=401)
@@ -178,7 +152,7 @@ def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
         return _text_response(words, status=409)
     except APIError as problem:
         return _text_response(spell_out(problem), status=problem.page_status)
-    return _text_response(in_style(form.chosen().style, target, reveal=True))
+    return _text_response(form.string(uri, reveal=True))
 
 
 @require_safe
@@ -254,14 +228,13 @@ def _uri(
 ) -> str:
     """Read the connection URI, and offer its addresses in the form. Perch can leave the password
     out; it then records no event that the password was revealed."""
-    chosen = form.chosen()
     uri = request.api.connection_uri(
         project_id,
         branch_id=endpoint.branch_id,
         endpoint_id=endpoint.id,
-        role=chosen.role,
-        database=chosen.database,
-        pooled=chosen.pooled,
+        role=form.cleaned_data["role"],
+        database=form.cleaned_data["database"],
+        pooled=form.cleaned_data["pooled"],
         password=password,
     )
     try:

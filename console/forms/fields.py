@@ -54,8 +54,12 @@ def offer_branches(form: forms.Form, name: str, branches: Iterable[Branch]) -> N
     offer(form, name, ((branch.id, branch_in_list(branch)) for branch in branches))
 
 
-def project_in_list(project: Project) -> str:
-    return project.id if project.name == project.id else f"{project.name} · {project.id}"
+def offer_projects(form: forms.Form, projects: Iterable[Project]) -> None:
+    """Offer the projects and, first, all of them, for what can be limited to one."""
+    named = (
+        (one.id, one.id if one.name == one.id else f"{one.name} · {one.id}") for one in projects
+    )
+    offer(form, "project_id", [("", "All projects"), *named])
 
 
 def branch_in_list(branch: Branch) -> str:

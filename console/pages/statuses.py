@@ -112,14 +112,14 @@ def endpoint_state(endpoint: Endpoint) -> Status:
     return ACTIVE if endpoint.current_state == "active" else IDLE
 
 
+def _unfinished(endpoint: Endpoint, operations: Iterable[Operation]) -> list[Operation]:
+    return [one for one in operations if one.endpoint_id == endpoint.id and is_unfinished(one)]
+
+
 def pending_word(endpoint: Endpoint, operations: Iterable[Operation]) -> str:
     """Return what is being done to the endpoint now; "" if nothing is. `operations` are in the
     API's order, the newest first. The oldest unfinished one counts."""
-    unfinished = [
-        operation
-        for operation in operations
-        if operation.endpoint_id == endpoint.id and is_unfinished(operation)
-    ]
+    unfinished = _unfinished(endpoint, operations)
     if unfinished and unfinished[-1].status == "cancelling":
         return "cancelling…"
     if unfinished:
@@ -148,16 +148,12 @@ def failed_start(endpoint: Endpoint, operations: Sequence[Operation]) -> Operati
 
 def heading_for(endpoint: Endpoint, operations: Iterable[Operation]) -> Status:
     """Return the endpoint's state after all unfinished `operations`, which are newest first."""
-    unfinished = (
-        HEADING[operation.action]
-        for operation in operations
-        if operation.endpoint_id == endpoint.id
-        and operation.action in HEADING
-        and is_unfinished(operation)
-    )
+    own = (one.action for one in _unfinished(endpoint, operations) if one.action in HEADING)
     pending = {"active": ACTIVE, "idle": IDLE}.get(endpoint.pending_state)
     state = endpoint_state(endpoint)
-    return state if state is STOPPED else next(unfinished, pending or state)
+    if state is STOPPED:
+        return state
+    return next((HEADING[action] for action in own), pending or state)
 
 
 def branch_word(branch: Branch) -> str:

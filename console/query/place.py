@@ -59,8 +59,9 @@ def chosen_place(given: Mapping[str, str]) -> dict[str, str]:
     return {name: given.get(name, "") for name in PLACE}
 
 
-class PlaceRefused(Exception):
-    """The API refused what is needed to reach the place. The message is for the user."""
+class Refused(Exception):
+    """What is asked for cannot be done, or the API refused what is needed to reach the place. The
+    message is for the user."""
 
 
 def offer_places(request: ConsoleRequest, project_id: str, form: PlaceForm) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def context_without_choices(project_id: str, form: PlaceForm) -> dict[str, Any]:
 def connection_uri(request: ConsoleRequest, project_id: str, chosen: dict[str, Any]) -> str:
     """Return the connection string, with the password, of the place that a valid form has chosen.
     The string is requested each time and kept only until the queries have ended. Raises
-    PlaceRefused."""
+    Refused."""
     past = chosen.get("past_endpoint", "")
     try:
         request.api.require_current()
@@ -139,7 +140,7 @@ def connection_uri(request: ConsoleRequest, project_id: str, chosen: dict[str, A
             pooled=False,
         )
     except APIError as problem:
-        raise PlaceRefused(words_beside(problem)) from problem
+        raise Refused(words_beside(problem)) from problem
 
 
 def run(
@@ -153,7 +154,7 @@ def run(
     uri: str = "",
 ) -> list[Result]:
     """Run the queries at the place that a valid form has chosen. `uri` is the connection string of
-    an earlier run for the same page. Raises PlaceRefused, SqlFailed."""
+    an earlier run for the same page. Raises Refused, SqlFailed."""
     return sql_over_http.run(
         request.api.server,
         uri or connection_uri(request, project_id, chosen),

@@ -25,7 +25,7 @@ from console.api.bounded_http import (
     read_json,
     read_whole,
 )
-from console.api.fields import number, text
+from console.api.fields import count, text, whole
 from console.api.transport import Server
 from console.memory import MemoryExhausted, Reservation, TooManyRuns, budget
 from console.query.authority import CONNECT_TIMEOUT, session_for
@@ -292,39 +292,38 @@ def _refused(data: Mapping[str, Any], *, step: int) -> SqlFailed:
         detail=_words(data, "detail"),
         hint=_words(data, "hint"),
         position=int(position) if position.isdecimal() and len(position) < 9 else 0,
-        statement=int(number(data, "perch:statement")) // step,
+        statement=count(data, "perch:statement") // step,
         notices=_notices(data),
-        notices_left_out=int(number(data, "perch:notices_left_out")),
+        notices_left_out=count(data, "perch:notices_left_out"),
     )
 
 
 def _result(data: Mapping[str, Any]) -> Result:
-    fields, rows = data.get("fields"), data.get("rows")
-    count = number(data, "rowCount", -1)
-    columns = (
-        [one for one in fields if isinstance(one, Mapping)] if isinstance(fields, list) else []
-    )
     return Result(
         command=text(data, "command"),
-        row_count=int(count) if count >= 0 else None,
+        row_count=whole(data, "rowCount"),
         columns=[
-            Column(text(one, "name"), type_name(one.get("dataTypeID"))) for one in in_turns(columns)
+            Column(text(one, "name"), type_name(one.get("dataTypeID")))
+            for one in in_turns(_items(data, "fields"))
+            if isinstance(one, Mapping)
         ],
-        rows=[row for row in in_turns(rows) if isinstance(row, list)]
-        if isinstance(rows, list)
-        else [],
+        rows=[row for row in in_turns(_items(data, "rows")) if isinstance(row, list)],
         notices=_notices(data),
-        notices_left_out=int(number(data, "perch:notices_left_out")),
+        notices_left_out=count(data, "perch:notices_left_out"),
     )
 
 
 def _notices(data: Mapping[str, Any]) -> list[Notice]:
-    found = data.get("perch:notices")
     return [
         Notice(*(_words(one, name) for name in ("severity", "message", "detail", "hint")))
-        for one in (found[:MAX_NOTICES] if isinstance(found, list) else [])
+        for one in _items(data, "perch:notices")[:MAX_NOTICES]
         if isinstance(one, Mapping)
     ]
+
+
+def _items(data: Mapping[str, Any], name: str) -> list[Any]:
+    found = data.get(name)
+    return found if isinstance(found, list) else []
 
 
 def _words(data: Mapping[str, Any], name: str) -> str:

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from console.api.errors import APIError
 from console.pages.responses import crumbs, done, heading
-from console.query.place import PLACE, PlaceRefused, chosen_place, failure_words, is_active, run
+from console.query.place import PLACE, Refused, chosen_place, failure_words, is_active, run
 from console.query.sql_over_http import MAX_RESULT_BYTES, Query, SqlFailed
 from console.query.table_description import (
     Description,
@@ -41,10 +41,6 @@ MAX_EDIT_BYTES, MAX_SHOWN_BYTES = 30_000, MAX_RESULT_BYTES - (1 << 20)
 DELETIONS = REVIEW_DELETION, RUN_DELETION = "review_deletion", "run_deletion"
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 GONE = "The row has been changed or deleted meanwhile. Nothing was changed."
-
-
-class Refused(Exception):
-    """The change cannot be made. The message is for the user."""
 
 
 def described_table(request: ConsoleRequest, project_id: str) -> Description:
@@ -75,8 +71,6 @@ def _run(
     try:
         place = chosen_place(request.GET.dict())
         return run(request, project_id, place, queries, read_only=read_only, exact=True)
-    except PlaceRefused as refused:
-        raise Refused(str(refused)) from refused
     except SqlFailed as failure:
         raise Refused(failure_words(failure)) from failure
 

@@ -12,9 +12,9 @@ from django.views.decorators.http import require_http_methods
 from console.memory import MemoryExhausted, Reservation
 from console.pages.responses import READ_ONLY, crumbs
 from console.query.csv_text import UnreadableCsv, read_csv
-from console.query.place import PlaceRefused, chosen_place, failure_words, run
+from console.query.place import Refused, chosen_place, failure_words, run
 from console.query.sql_over_http import Query, SqlFailed
-from console.query.table_changes import Refused, branch_name, described_table, table_url
+from console.query.table_changes import branch_name, described_table, table_url
 from console.query.table_description import Description, TableColumn, read_table
 from console.query.views import require_perch
 from console.request import ConsoleRequest, receives_file
@@ -154,8 +154,6 @@ def _insert(
     place = chosen_place(request.GET.dict())
     try:
         results = run(request, project_id, place, queries, read_only=False, exact=True)
-    except PlaceRefused as refused:
-        raise Refused(str(refused)) from refused
     except SqlFailed as failure:
         words = failure_words(failure)
         if failure.code and failure.statement < len(parts):

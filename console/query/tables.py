@@ -22,7 +22,7 @@ from console.query.csv_text import Row, write_csv
 from console.query.place import (
     PLACE,
     PlaceForm,
-    PlaceRefused,
+    Refused,
     chosen_place,
     connection_uri,
     failure_words,
@@ -126,7 +126,7 @@ def index(request: ConsoleRequest, project_id: str) -> HttpResponse:
             # The parts that were read are shown, even if the next one fails.
             for part in _parts(request, project_id, given, table):
                 context |= part
-        except PlaceRefused as refused:
+        except Refused as refused:
             context["refused"] = str(refused)
         except SqlFailed as failure:
             context["failure"] = failure
@@ -153,7 +153,7 @@ def _parts(
         return
     described = read_description(table, about[0])
     if described is None:
-        raise PlaceRefused(f"There is no table {table.schema}.{table.name} with columns.")
+        raise Refused(f"There is no table {table.schema}.{table.name} with columns.")
     yield {
         "described": described,
         "is_editable": described.is_editable and not given.get("past_endpoint"),
@@ -167,7 +167,7 @@ def _parts(
             query = row_query(described, order, order, name, longest=sys.maxsize)
             (found,) = ask(query)
             if len(found.rows) != 1:
-                raise PlaceRefused("The row beside this page was changed or deleted meanwhile.")
+                raise Refused("The row beside this page was changed or deleted meanwhile.")
             behind = found.rows[0][:-1]
         page = replace(page, behind=behind)
     rows, longest = _extent(described)
@@ -264,7 +264,7 @@ def export(request: ConsoleRequest, project_id: str) -> HttpResponseBase:
         pages = _pages(request, uri, table, given)
         # A failure of the first page can still be shown.
         waiting = [next(pages)]
-    except PlaceRefused as refused:
+    except Refused as refused:
         return refusal_page(request, str(refused), back)
     except SqlFailed as failure:
         return refusal_page(request, failure_words(failure), back)

@@ -23,7 +23,7 @@ from console.query.place import (
     TIMEOUTS,
     UNKNOWN,
     PlaceForm,
-    PlaceRefused,
+    Refused,
     connection_uri,
     context_without_choices,
     failure_words,
@@ -111,7 +111,7 @@ def cancel(request: ConsoleRequest, project_id: str) -> HttpResponse:
         uri = connection_uri(request, project_id, chosen)
         server, account = request.api.server, request.memory.account
         is_cancelled = sql_over_http.cancel(server, uri, chosen["marker"], account=account)
-    except PlaceRefused as refused:
+    except Refused as refused:
         return JsonResponse({"problem": str(refused)}, status=422)
     except SqlFailed as failure:
         return JsonResponse({"problem": failure_words(failure)}, status=422)
@@ -209,7 +209,7 @@ def _run(
 
     try:
         results = run(request, project_id, chosen, queries, read_only=chosen["read_only"])
-    except PlaceRefused as refused:
+    except Refused as refused:
         return {"refused": str(refused)}
     except SqlFailed as failure:
         is_read_only = chosen["read_only"]

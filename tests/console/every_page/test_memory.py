@@ -21,8 +21,8 @@ from console.api.transport import Server
 from console.memory import Budget, MemoryExhausted, Reservation, TooManyRuns
 from console.query import sql_over_http, table_imports, tables
 from console.query.csv_text import write_csv
+from console.query.place import Refused
 from console.query.sql_over_http import Query, SqlFailed, TooLarge
-from console.query.table_changes import Refused
 from tests.console.every_page.test_turns import COLUMNS, WIDE
 from tests.support.waiting import wait_for
 

@@ -10,6 +10,7 @@ from django.template.loader import render_to_string
 
 from console.query import statements, table_imports
 from console.query.csv_text import MAX_FIELDS, UnreadableCsv
+from console.query.place import Refused
 from console.query.results import (
     MAX_PAGE_LENGTH,
     MAX_PLAN_LENGTH,
@@ -29,7 +30,6 @@ from console.query.sql_over_http import (
     _refused,
 )
 from console.query.statements import MAX_STATEMENTS, TOKEN, Statement, split
-from console.query.table_changes import Refused
 from console.query.table_description import (
     MAX_COLUMNS,
     Description,
