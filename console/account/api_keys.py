@@ -20,7 +20,6 @@ from console.pages.responses import (
     done,
     show_confirmation,
     show_dialog,
-    show_form,
 )
 from console.request import ConsoleRequest
 from console.sign_in import sessions
@@ -80,7 +79,7 @@ def create(request: ConsoleRequest) -> HttpResponse:
             return show_dialog(request, "_new_key.html", context, title="Your new API key")
     _offer_limits(request, form)
     page = FormPage(title="Create API key", submit="Create key", back=reverse("api_keys"))
-    return show_form(request, form, page)
+    return page.show(request, form)
 
 
 def _offer_limits(request: ConsoleRequest, form: ApiKeyForm) -> None:

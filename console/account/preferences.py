@@ -9,7 +9,7 @@ from django.utils.encoding import iri_to_uri
 from django.views.decorators.http import require_http_methods
 
 from console.pages.addresses import back, is_own_url
-from console.pages.responses import FormPage, show_form
+from console.pages.responses import FormPage
 from console.request import ConsoleRequest, public
 
 THEME, SHORTCUTS = "perch_theme", "perch_shortcuts"
@@ -72,4 +72,4 @@ def choose(request: ConsoleRequest) -> HttpResponse:
         "shortcuts": has_shortcuts(request),
     }
     page = FormPage(title="Preferences", submit="Save", back=url, is_reading=True)
-    return show_form(request, form, page)
+    return page.show(request, form)

@@ -12,7 +12,7 @@ from console.api.resources.service_status import Host
 from console.forms.fields import ConfirmForm
 from console.pages.live_regions import Polling, Shown, page_and_region
 from console.pages.problems import problems_beside
-from console.pages.responses import FormPage, act, choices, done, show_confirmation, show_form
+from console.pages.responses import FormPage, act, choices, done, show_confirmation
 from console.pages.statuses import Status
 from console.request import ConsoleRequest
 
@@ -84,7 +84,7 @@ def declare_lost(request: ConsoleRequest, host_id: str) -> HttpResponse:
             message = f"Host {host_id} is declared lost; other hosts restore {projects}."
             return done(request, reverse("status"), message, is_live=False)
     _, others = _host(request, host_id)
-    page = FormPage(
+    return FormPage(
         title=f"Declare the host “{host_id}” lost",
         intro="For a machine that does not come back: the other hosts of its region restore its"
         " projects from the copies in the history store. What was committed after the last copy is"
@@ -95,8 +95,7 @@ def declare_lost(request: ConsoleRequest, host_id: str) -> HttpResponse:
         blocked=""
         if form.is_bound or others
         else "No other host of its region is up to restore its projects. Start one first.",
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

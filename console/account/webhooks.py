@@ -23,7 +23,6 @@ from console.pages.responses import (
     done,
     show_confirmation,
     show_dialog,
-    show_form,
 )
 from console.pages.statuses import delivery_status
 from console.request import ConsoleRequest
@@ -82,12 +81,11 @@ def create(request: ConsoleRequest) -> HttpResponse:
                 request, request.api.webhooks.create(body_of(form, "webhook_create"))
             )
     offer_projects(form, choices(request, request.api.all_projects))
-    page = FormPage(
+    return FormPage(
         title="Create webhook",
         intro="Sends events of the account to your URL.",
         back=reverse("webhooks"),
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -112,7 +110,7 @@ def edit(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         with problems_beside(form, "url"):
             request.api.webhooks.update(webhook_id, body_of(form, "webhook_edit"))
             return done(request, page.back, "Webhook changed.", is_live=False)
-    return show_form(request, form, page)
+    return page.show(request, form)
 
 
 def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:

@@ -22,7 +22,6 @@ from console.pages.responses import (
     done,
     show_confirmation,
     show_dialog,
-    show_form,
 )
 from console.request import ConsoleRequest
 
@@ -43,12 +42,11 @@ def create_role(request: ConsoleRequest, project_id: str, branch_id: str) -> Htt
             body = body_of(form, "role_create")
             password = request.api.catalog.create_role(project_id, branch_id, body)
             return _show_password(request, project_id, branch_id, name, password, is_new=True)
-    page = FormPage(
+    return FormPage(
         title="Create role",
         intro="The password is shown when the role has been created.",
         back=reverse("branch", args=[project_id, branch_id]),
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -164,14 +162,13 @@ def create_database(request: ConsoleRequest, project_id: str, branch_id: str) ->
             return done(request, url, f"Started creating database {form.cleaned_data['name']}.")
     owners = choices(request, lambda: request.api.catalog.role_names(project_id, branch_id))
     form.offer_owners(owners)
-    page = FormPage(
+    return FormPage(
         title="Create database",
         back=url,
         blocked=""
         if owners or form.is_bound
         else "The branch has no role that can own a database. Create a role first.",
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -193,13 +190,12 @@ def edit_database(request: ConsoleRequest, project_id: str, branch_id: str) -> H
     )
     form.initial["name"] = name
     form.offer_owners(owners, found[0].owner_name if found else "")
-    page = FormPage(
+    return FormPage(
         title=f"Edit database {name}",
         intro="Renaming closes the connections to the database.",
         submit="Save",
         back=url,
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -219,7 +215,7 @@ def delete_database(request: ConsoleRequest, project_id: str, branch_id: str) ->
             lambda: _database(request, project_id, branch_id, name),
         )
         branch_name = branch.name
-    page = FormPage(
+    return FormPage(
         title=f"Delete database {name}",
         intro=f"On {branch_name}, this permanently deletes:",
         submit="Delete database",
@@ -230,8 +226,7 @@ def delete_database(request: ConsoleRequest, project_id: str, branch_id: str) ->
             Loss("Connections", "closed at once"),
             Loss("Owner", "kept, like all other roles and databases", stays=True),
         ),
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 def _database(request: ConsoleRequest, project_id: str, branch_id: str, name: str) -> Database:

@@ -18,7 +18,7 @@ from console.forms.fields import ConfirmForm, LifetimeFields, RenameForm
 from console.pages.addresses import back
 from console.pages.listing import by_name
 from console.pages.problems import problems_beside
-from console.pages.responses import FormPage, act, choices, done, show_confirmation, show_form
+from console.pages.responses import FormPage, act, choices, done, show_confirmation
 from console.request import ConsoleRequest
 
 WHAT_A_RESTORE_DOES = (
@@ -41,8 +41,7 @@ def rename(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
             return done(request, url, f"Branch renamed to {form.cleaned_data['name']}.")
     if request.method != "POST":
         form.initial["name"] = request.api.branch(project_id, branch_id).name
-    page = FormPage(title="Rename branch", submit="Rename", back=url)
-    return show_form(request, form, page)
+    return FormPage(title="Rename branch", submit="Rename", back=url).show(request, form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -67,14 +66,13 @@ def expiry(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         name = branch.name
         if branch.expires_at is None and (why := _deletion_refusal(branch, children)):
             blocked = f"A branch that cannot be deleted cannot expire. {why}"
-    page = FormPage(
+    return FormPage(
         title="Branch expiry",
         intro=f"When it expires, {name} is deleted with its endpoint, databases and data.",
         submit="Save",
         back=url,
         blocked=blocked,
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 @require_POST
@@ -130,7 +128,7 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
         form.require_name(branch, children)
     parent_name = names.get(branch.parent_id, "") if branch else ""
     name, parent = branch.name if branch else "branch", parent_name or "its parent"
-    page = FormPage(
+    return FormPage(
         title=f"Reset {name} from {parent}",
         intro=f"The data of {branch.name if branch else 'the branch'} is replaced by the "
         f"current data of {parent}. {WHAT_A_RESTORE_DOES.format(parent)}",
@@ -138,8 +136,7 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
         danger=True,
         back=url,
         blocked="" if form.is_bound else replacement_refusal(branch, NO_PARENT, parent_name),
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -156,7 +153,7 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
     form.offer_sources(branches, branch_id)
     if branch and children:
         form.require_name(branch, children)
-    page = FormPage(
+    return FormPage(
         title=f"Restore {branch.name if branch else 'branch'} from another branch",
         intro=f"The data of {branch.name if branch else 'the branch'} is replaced by the "
         "current data of the other branch, which becomes its parent. "
@@ -165,8 +162,7 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
         danger=True,
         back=url,
         blocked="" if form.is_bound else replacement_refusal(branch, NO_OTHER, len(branches) > 1),
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 def replacement_refusal(branch: Branch | None, without_source: str, has_source: object) -> str:
@@ -208,7 +204,7 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     form.accept_name(name)
     # For a form that was sent, the API's refusal is shown in the form.
     blocked = "" if request.method == "POST" else refusal
-    page = FormPage(
+    return FormPage(
         title=f"Delete branch {name}" if name else "Delete branch",
         intro="" if blocked else "A deleted branch cannot be recovered. This permanently deletes:",
         submit="Delete branch",
@@ -216,8 +212,7 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         back=_page(request, project_id, branch_id),
         blocked=blocked,
         losses=() if blocked else lost,
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 def _with_losses(

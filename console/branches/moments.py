@@ -40,7 +40,7 @@ from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN
 from console.pages.addresses import back
 from console.pages.problems import problems_beside, spell_out, translate_message
-from console.pages.responses import FormPage, choices, done, show_form
+from console.pages.responses import FormPage, choices, done
 from console.request import ConsoleRequest
 
 LSN = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
@@ -222,14 +222,13 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
             url = reverse("branch", args=[project_id, branch.id])
             return done(request, url, f"Started creating branch {branch.name}.")
     parents = choices(request, lambda: [request.api.branch(project_id, branch_id)])
-    page = FormPage(
+    return FormPage(
         title="Create branch from a past moment",
         intro=f"A copy of {parents[0].name if parents else 'the branch'} as it was then, with the "
         "roles, passwords and databases that it had, and an endpoint.",
         submit="Create branch",
         back=_page(request, project_id, branch_id),
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -249,7 +248,7 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
     branches = choices(request, lambda: request.api.branches(project_id))
     branch, children = with_children(request, branches, branch_id)
     _suggest_kept_name(form, branch, children)
-    page = FormPage(
+    return FormPage(
         title=f"Restore {branch.name if branch else 'the branch'} to a past moment",
         intro="The data of the branch, with its roles, passwords and databases, becomes "
         "what it was at this moment. The branch keeps its id, name, endpoint and host. It stays "
@@ -258,8 +257,7 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
         danger=True,
         back=_page(request, project_id, branch_id),
         blocked=replacement_refusal(branch, "", True) if request.method != "POST" else "",
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 @require_POST

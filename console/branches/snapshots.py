@@ -13,7 +13,7 @@ from console.forms.api_requests import body_of
 from console.forms.losses import Loss
 from console.pages.addresses import back
 from console.pages.problems import problems_beside
-from console.pages.responses import FormPage, choices, done, show_confirmation, show_form
+from console.pages.responses import FormPage, choices, done, show_confirmation
 from console.request import ConsoleRequest
 from console.templatetags.console_tags import size
 
@@ -27,13 +27,12 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
             body = body_of(form, "snapshot_create")
             taken = request.api.snapshots.create(project_id, branch_id, body)
             return done(request, url, f"Started creating snapshot {taken.name}.")
-    page = FormPage(
+    return FormPage(
         title="Create snapshot",
         intro="A copy of the branch as it is now, with its roles, passwords and databases. "
         "It is kept if the branch is deleted.",
         back=url,
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -51,8 +50,7 @@ def edit(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResp
     if request.method != "POST":
         (snapshot,) = _list_of_one(request, project_id, snapshot_id)
         form.initial.update({"name": snapshot.name, **form.initial_of(snapshot.expires_at)})
-    page = FormPage(title="Edit snapshot", submit="Save", back=url)
-    return show_form(request, form, page)
+    return FormPage(title="Edit snapshot", submit="Save", back=url).show(request, form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -76,15 +74,14 @@ def restore(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpR
     source_id = snapshots[0].source_branch_id if snapshots else ""
     form.offer_targets(sorted(branches, key=lambda branch: branch.id != source_id))
     name = f"snapshot {snapshots[0].name}" if snapshots else "the snapshot"
-    page = FormPage(
+    return FormPage(
         title=f"Restore {name}",
         intro="Restore to a new branch without a parent and without an endpoint, or replace the "
         "data of an existing branch. The existing branch keeps its id, name and endpoint; its "
         "connections are closed, and its previous data is kept as another branch.",
         submit="Restore snapshot",
         back=url,
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

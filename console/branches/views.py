@@ -28,7 +28,7 @@ from console.pages.addresses import back, with_query
 from console.pages.listing import Listing, Order, by_name, by_time, listing
 from console.pages.live_regions import Shown, page_and_region, polling
 from console.pages.problems import problems_beside
-from console.pages.responses import FormPage, choices, done, show_form
+from console.pages.responses import FormPage, choices, done
 from console.pages.statuses import ENDPOINT_STATES
 from console.request import ConsoleRequest
 from console.sign_in import sessions
@@ -159,12 +159,11 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
             page_url = reverse("branch", args=[project_id, branch.id])
             return done(request, page_url, f"Started creating branch {branch.name}.")
     form.offer_parents(choices(request, lambda: request.api.branches(project_id)))
-    page = FormPage(
+    return FormPage(
         title="Create branch",
         intro="A copy of the parent's roles, databases and data.",
         back=url,
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 MAX_EVENTS = 200

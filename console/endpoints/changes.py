@@ -19,7 +19,7 @@ from console.forms.api_requests import body_of
 from console.forms.fields import ConfirmForm, offer_branches
 from console.pages.addresses import back
 from console.pages.problems import problems_beside
-from console.pages.responses import FormPage, act, choices, done, show_confirmation, show_form
+from console.pages.responses import FormPage, act, choices, done, show_confirmation
 from console.request import ConsoleRequest
 
 ALL_TAKEN = "Every branch already has an endpoint. Create a branch first."
@@ -38,14 +38,13 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     free = choices(request, lambda: _free_branches(request, project_id, form))
     form.initial["branch_id"] = request.GET.get("branch", "")
     offer_branches(form, "branch_id", free)
-    page = FormPage(
+    return FormPage(
         title="Create endpoint",
         intro="Clients connect to a branch through its endpoint. 1 CU is 1 vCPU and 4 GB of "
         "memory.",
         back=url,
         blocked="" if free or form.is_bound else ALL_TAKEN,
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -59,15 +58,14 @@ def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
             return done(request, url, f"Endpoint {endpoint_id} is moving to the chosen branch.")
     free = choices(request, lambda: _free_branches(request, project_id, form))
     offer_branches(form, "branch_id", free)
-    page = FormPage(
+    return FormPage(
         title="Reassign endpoint",
         intro=f"{endpoint_id} keeps its host and moves to another branch. Open connections "
         "are closed; the next connection starts it on the new branch.",
         submit="Reassign",
         back=url,
         blocked="" if free or form.is_bound else ALL_TAKEN,
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 def _free_branches(request: ConsoleRequest, project_id: str, form: forms.Form) -> list[Branch]:
@@ -104,14 +102,13 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
             return done(request, url, words)
     if request.method != "POST":
         form.fill_in(request.api.endpoint(project_id, endpoint_id))
-    page = FormPage(
+    return FormPage(
         title="Compute settings",
         intro=f"Some changes restart the compute of {endpoint_id} if it is active. "
         "1\N{NO-BREAK SPACE}CU is 1 vCPU and 4 GB of memory.",
         submit="Save",
         back=url,
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 Call = Callable[[ManagementAPI, str, str, bool], object]
@@ -217,15 +214,14 @@ def delete(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
             return done(request, project_url, f"Endpoint {endpoint_id} is deleted.")
     # A page must not ask to confirm the deletion of an endpoint that does not exist.
     lost = choices(request, lambda: _losses(request, project_id, endpoint_id))
-    page = FormPage(
+    return FormPage(
         title=f"Delete endpoint {endpoint_id}",
         intro="This permanently deletes:",
         submit="Delete endpoint",
         danger=True,
         back=back(request, project_url),
         losses=lost,
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 def _losses(request: ConsoleRequest, project_id: str, endpoint_id: str) -> list[losses.Loss]:

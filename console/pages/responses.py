@@ -66,22 +66,23 @@ class FormPage:
     # The form changes nothing in the account, so that a read-only key may use it.
     is_reading: bool = False
 
-
-def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> HttpResponse:
-    """Show the form: on a page of its own or, for htmx, as the content of the dialog. With it comes
-    the command for the request that it would have sent, if it was sent by the button for that."""
-    template = "_form.html" if request.htmx else "form.html"
-    if not (page.blocked or page.is_reading or form.is_bound):
-        page = replace(page, blocked=key_restriction(request))
-    status = 422 if form.errors else 200
-    context = {"form": form, "page": page, "heading": heading(request)}
-    # Public pages have no API.
-    api = getattr(request, "api", None)
-    if api and api.transport.shown:
-        context["curl"] = curl(api.transport.shown, api.server.url)
-    if not request.htmx:
-        context["crumbs"] = crumbs(request)
-    return render(request, template, context, status=status)
+    def show(self, request: ConsoleRequest, form: forms.Form) -> HttpResponse:
+        """Show the form: on a page of its own or, for htmx, as the content of the dialog. With it
+        comes the command for the request that it would have sent, if it was sent by the button for
+        that."""
+        template = "_form.html" if request.htmx else "form.html"
+        page = self
+        if not (self.blocked or self.is_reading or form.is_bound):
+            page = replace(self, blocked=key_restriction(request))
+        status = 422 if form.errors else 200
+        context = {"form": form, "page": page, "heading": heading(request)}
+        # Public pages have no API.
+        api = getattr(request, "api", None)
+        if api and api.transport.shown:
+            context["curl"] = curl(api.transport.shown, api.server.url)
+        if not request.htmx:
+            context["crumbs"] = crumbs(request)
+        return render(request, template, context, status=status)
 
 
 def crumbs(request: ConsoleRequest) -> list[tuple[str, str]]:
@@ -125,7 +126,7 @@ def show_confirmation(
     if request.method == "POST" and form.is_valid():
         with problems_beside(form):
             return do()
-    return show_form(request, form, page())
+    return page().show(request, form)
 
 
 def heading(request: ConsoleRequest) -> str:

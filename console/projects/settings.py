@@ -18,7 +18,7 @@ from console.forms.endpoint_settings import ENDPOINT_SETTINGS, setting_rows
 from console.forms.fields import RenameForm
 from console.pages.listing import Order, listing
 from console.pages.problems import problems_beside
-from console.pages.responses import FormPage, choices, done, show_confirmation, show_form
+from console.pages.responses import FormPage, choices, done, show_confirmation
 from console.projects.settings_forms import (
     AddressesForm,
     DefaultsForm,
@@ -177,7 +177,7 @@ def change(request: ConsoleRequest, project_id: str, what: str) -> HttpResponse:
             if body:
                 request.api.update_project(project_id, body)
             return done(request, url, chosen.notice, is_live=False)
-    return show_form(request, form, page)
+    return page.show(request, form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

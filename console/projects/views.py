@@ -24,7 +24,7 @@ from console.pages.addresses import with_query
 from console.pages.listing import listing
 from console.pages.live_regions import Shown, page_and_region, polling
 from console.pages.problems import problems_beside
-from console.pages.responses import FormPage, act, choices, done, show_form
+from console.pages.responses import FormPage, act, choices, done
 from console.projects.usage import project_usage
 from console.request import ConsoleRequest
 from console.templatetags.console_tags import period
@@ -168,12 +168,11 @@ def create(request: ConsoleRequest) -> HttpResponse:
             url = reverse("project", args=[project.id])
             return done(request, url, f"Started creating project {project.name}.")
     form.offer_regions(choices(request, request.api.regions))
-    page = FormPage(
+    return FormPage(
         title="Create project",
         intro="The project starts with one branch and a read-write endpoint.",
         back=reverse("dashboard"),
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -195,7 +194,7 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
         found[0] if found else (Project.read({"id": project_id}), "", [], "")
     )
     form.accept_name(name)
-    page = FormPage(
+    return FormPage(
         title=f"Delete project {project.name}",
         intro=f"You can recover the project for {period(project.recovery_period)}, under “Deleted "
         "projects” on the page of all projects. After that, this is gone for good:"
@@ -206,8 +205,7 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
         back=reverse("project_settings", args=[project_id]),
         losses=lost,
         blocked="" if form.is_bound else protected,
-    )
-    return show_form(request, form, page)
+    ).show(request, form)
 
 
 @require_safe
