@@ -10,11 +10,18 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, HttpResponseForbidden, JsonResponse
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseForbidden,
+    HttpResponseNotAllowed,
+    JsonResponse,
+)
 from django.http.response import HttpResponseBase
 from django.middleware.csrf import CsrfViewMiddleware
 from django.middleware.gzip import GZipMiddleware
 from django.utils import timezone
+from django.utils.deprecation import MiddlewareMixin
 
 from console import client_address, logs
 from console.api.errors import AnotherSignIn, APIError, Unauthorized
@@ -33,6 +40,9 @@ KEPT_WHEN_UNCHANGED = {"ETag", "Cache-Control"}
 # Headers that browsers heed only for documents are not sent with these types.
 STATIC_TYPES = ("text/css", "text/javascript")
 DOCUMENT_HEADERS = ("Content-Security-Policy", "Cross-Origin-Opener-Policy", "Referrer-Policy")
+
+# The methods that a page may have.
+PAGE_METHODS = ("GET", "HEAD", "POST")
 
 # Seconds. Only an answer made within this time renews the session's cookie, because another tab may
 # have changed the cookie during a longer one.
@@ -210,6 +220,19 @@ class ProblemMiddleware(Middleware):
 
     def process_exception(self, request: ConsoleRequest, error: Exception) -> HttpResponse | None:
         return show_problem(request, error) if isinstance(error, APIError) else None
+
+
+class MethodMiddleware(MiddlewareMixin):
+    """Refuses methods that no page has. A view that accepts fewer is marked by Django's decorators.
+    It is the innermost middleware, so that this is the last reason to refuse a request."""
+
+    def process_view(
+        self, request: ConsoleRequest, view: View, args: Any, kwargs: Any
+    ) -> HttpResponse | None:
+        # Django's own views refuse methods themselves.
+        if request.method in PAGE_METHODS or hasattr(view, "view_class"):
+            return None
+        return HttpResponseNotAllowed(PAGE_METHODS)
 
 
 class SignInMiddleware(Middleware):

@@ -114,6 +114,7 @@ MIDDLEWARE = [
     "console.middleware.ZoneMiddleware",
     "console.middleware.ProblemMiddleware",
     "console.middleware.SignInMiddleware",
+    "console.middleware.MethodMiddleware",
 ]
 TEMPLATES = [
     {

@@ -7,7 +7,7 @@ from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.timezone import localdate, localtime
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_safe
 
 from console.api.parallel import in_parallel
 from console.api.resources.account import KeyLimits
@@ -64,7 +64,6 @@ def index(request: ConsoleRequest) -> HttpResponse:
     return render(request, "api_keys.html", context)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def create(request: ConsoleRequest) -> HttpResponse:
     form = ApiKeyForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
@@ -95,7 +94,6 @@ def _offer_limits(request: ConsoleRequest, form: ApiKeyForm) -> None:
             del form.fields[name]
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def revoke(request: ConsoleRequest, key_id: int) -> HttpResponse:
     url = reverse("api_keys")
 

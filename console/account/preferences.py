@@ -6,7 +6,6 @@ from django import forms
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.encoding import iri_to_uri
-from django.views.decorators.http import require_http_methods
 
 from console.pages.addresses import back, is_own_url
 from console.pages.responses import FormPage
@@ -54,7 +53,6 @@ def _keep(answer: HttpResponse, name: str, value: str) -> None:
 
 
 @public
-@require_http_methods(["GET", "HEAD", "POST"])
 def choose(request: ConsoleRequest) -> HttpResponse:
     form = PreferencesForm(request.POST or None)
     at = request.htmx.current_url_abs_path if request.htmx else None

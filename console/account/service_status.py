@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.http import HttpResponse
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_POST
 
 from console.api.errors import NotFound
 from console.api.resources.service_status import Host
@@ -74,7 +74,6 @@ def drain(request: ConsoleRequest, host_id: str) -> HttpResponse:
     )
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def declare_lost(request: ConsoleRequest, host_id: str) -> HttpResponse:
     form = ConfirmForm(request.POST or None, expected=host_id, what="name")
     if request.method == "POST" and form.is_valid():
@@ -98,7 +97,6 @@ def declare_lost(request: ConsoleRequest, host_id: str) -> HttpResponse:
     ).show(request, form)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def remove(request: ConsoleRequest, host_id: str) -> HttpResponse:
     def page() -> FormPage:
         host, _ = _host(request, host_id)

@@ -8,7 +8,7 @@ from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_POST
 
 from console.api.errors import APIError, Forbidden, NonsenseAnswer, Refused, Unauthorized
 from console.api.management_api import ManagementAPI
@@ -56,7 +56,6 @@ class SignInForm(forms.Form):
 
 
 @public
-@require_http_methods(["GET", "HEAD", "POST"])
 def sign_in(request: ConsoleRequest) -> HttpResponse:
     form = SignInForm(request.POST or None)
     form.offer_servers(servers())
@@ -82,7 +81,6 @@ def sign_in(request: ConsoleRequest) -> HttpResponse:
 
 
 @public
-@require_http_methods(["GET", "HEAD", "POST"])
 def by_link(request: ConsoleRequest) -> HttpResponse:
     """Sign in by a one-time link. A GET does not use the link up: programs preview links."""
     code = request.POST.get("code") or request.GET.get("code") or ""
@@ -140,7 +138,6 @@ def sign_out(request: ConsoleRequest) -> HttpResponse:
     return HttpResponseRedirect(reverse("sign_in"))
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def sign_out_everywhere(request: ConsoleRequest) -> HttpResponse:
     page = FormPage(
         title="Sign out everywhere",

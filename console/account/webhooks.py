@@ -6,7 +6,7 @@ from typing import Any, cast
 from django import forms
 from django.http import HttpResponse
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_POST
 
 from console.api.parallel import in_parallel
 from console.api.resources.account import ALL_EVENTS, Webhook
@@ -72,7 +72,6 @@ def _event_labels(webhook: Webhook) -> list[str]:
 index = page_and_region(_list, "webhooks.html", "_webhooks.html")
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def create(request: ConsoleRequest) -> HttpResponse:
     form = WebhookForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
@@ -88,7 +87,6 @@ def create(request: ConsoleRequest) -> HttpResponse:
     ).show(request, form)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def edit(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
     page = FormPage(
         title="Edit webhook",
@@ -155,7 +153,6 @@ def _title(request: ConsoleRequest, webhook_id: str) -> str:
     return f"The webhook sends to {found[0].url}" if found else f"The webhook is {webhook_id}"
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
     def page() -> FormPage:
         return FormPage(
@@ -172,7 +169,6 @@ def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
     )
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
     def remove() -> HttpResponse:
         request.api.webhooks.delete(webhook_id)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from django.http import HttpResponse
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods
 
 from console.api.errors import NotFound
 from console.api.fields import isolated
@@ -33,7 +32,6 @@ SAME_ON_COPIES = (
 )
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def create_role(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     form = RoleForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
@@ -49,7 +47,6 @@ def create_role(request: ConsoleRequest, project_id: str, branch_id: str) -> Htt
     ).show(request, form)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def reveal_password(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     """Show the password after the user has pressed a button, so that only the response to a POST
     request contains it."""
@@ -68,7 +65,6 @@ def reveal_password(request: ConsoleRequest, project_id: str, branch_id: str) ->
     return show_confirmation(request, lambda: page, reveal)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def reset_password(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     name = isolated(request.GET.get("name", ""))
     page = FormPage(
@@ -87,7 +83,6 @@ def reset_password(request: ConsoleRequest, project_id: str, branch_id: str) -> 
     return show_confirmation(request, lambda: page, renew)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def delete_role(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     name = isolated(request.GET.get("name", ""))
     url = reverse("branch", args=[project_id, branch_id])
@@ -151,7 +146,6 @@ def _show_password(
     return show_dialog(request, "_secret.html", context, title=title)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def create_database(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     url = reverse("branch", args=[project_id, branch_id])
     form = DatabaseForm(request.POST or None)
@@ -171,7 +165,6 @@ def create_database(request: ConsoleRequest, project_id: str, branch_id: str) ->
     ).show(request, form)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def edit_database(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     name = isolated(request.GET.get("name", ""))
     url = reverse("branch", args=[project_id, branch_id])
@@ -198,7 +191,6 @@ def edit_database(request: ConsoleRequest, project_id: str, branch_id: str) -> H
     ).show(request, form)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def delete_database(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     name = isolated(request.GET.get("name", ""))
     url = reverse("branch", args=[project_id, branch_id])

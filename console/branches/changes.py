@@ -6,7 +6,7 @@ from typing import Any
 from django.http import HttpResponse
 from django.urls import reverse
 from django.utils.timezone import localtime
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_POST
 
 from console.api.errors import NotFound
 from console.api.parallel import in_parallel, or_none, part
@@ -30,7 +30,6 @@ NO_PARENT = "This branch has no parent. Restore it from another branch instead."
 NO_OTHER = "There is no other branch to restore from."
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def rename(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     url = _page(request, project_id, branch_id)
     form = RenameForm(request.POST or None)
@@ -44,7 +43,6 @@ def rename(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     return FormPage(title="Rename branch", submit="Rename", back=url).show(request, form)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def expiry(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     url = _page(request, project_id, branch_id)
     form = LifetimeFields(request.POST if request.method == "POST" else None)
@@ -86,7 +84,6 @@ def protection(request: ConsoleRequest, project_id: str, branch_id: str) -> Http
     )
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def set_default(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     url = _page(request, project_id, branch_id)
 
@@ -110,7 +107,6 @@ def set_default(request: ConsoleRequest, project_id: str, branch_id: str) -> Htt
     return show_confirmation(request, page, go_ahead)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     """Replace the branch's data with its parent's."""
     url = _page(request, project_id, branch_id)
@@ -139,7 +135,6 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
     ).show(request, form)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     """Replace the branch's data with another branch's."""
     url = _page(request, project_id, branch_id)
@@ -187,7 +182,6 @@ def replace_data(
     return done(request, url, f"Started {doing} the branch.{kept}")
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     form = ConfirmForm(request.POST or None, expected=branch_id)
     if form.may_be_name and (found := or_none(lambda: request.api.branch(project_id, branch_id))()):

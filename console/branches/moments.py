@@ -13,7 +13,7 @@ from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.timezone import get_current_timezone
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_POST, require_safe
 
 from console.api.errors import APIError, Unauthorized
 from console.api.fields import in_all_zones
@@ -203,7 +203,6 @@ class RestoreToMomentForm(forms.Form):
     preserve_under_name = forms.CharField(label="Keep current data as branch", widget=NAMED)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     """Create a branch of a past moment, with an endpoint."""
     chosen = _chosen(request)
@@ -231,7 +230,6 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     ).show(request, form)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     """Replace the branch's data with its own of a past moment."""
     chosen = _chosen(request)

@@ -3,7 +3,6 @@
 from django.http import HttpResponse
 from django.urls import reverse
 from django.utils.timezone import localtime
-from django.views.decorators.http import require_http_methods
 
 from console.api.errors import NotFound
 from console.api.parallel import in_parallel
@@ -18,7 +17,6 @@ from console.request import ConsoleRequest
 from console.templatetags.console_tags import size
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     url = reverse("branch", args=[project_id, branch_id])
     form = SnapshotForm(request.POST if request.method == "POST" else None)
@@ -35,7 +33,6 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     ).show(request, form)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def edit(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResponse:
     """Change the snapshot's name and expiry."""
     url = back(request, reverse("branches", args=[project_id]))
@@ -53,7 +50,6 @@ def edit(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResp
     return FormPage(title="Edit snapshot", submit="Save", back=url).show(request, form)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def restore(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResponse:
     url = back(request, reverse("branches", args=[project_id]))
     form = SnapshotRestoreForm(request.POST if request.method == "POST" else None)
@@ -84,7 +80,6 @@ def restore(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpR
     ).show(request, form)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResponse:
     url = back(request, reverse("branches", args=[project_id]))
 

@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods
 
 from console.api.errors import NotFound
 from console.api.fields import stamp
@@ -142,7 +141,6 @@ def _list(request: ConsoleRequest, project_id: str) -> Shown:
 index = page_and_region(_list, "branches.html", "_branches.html")
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     url = back(request, reverse("branches", args=[project_id]))
     form = BranchForm(request.POST or None, initial={"parent_id": request.GET.get("parent", "")})

@@ -8,7 +8,7 @@ from django import forms
 from django.http import HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_POST
 
 from console.api.management_api import ManagementAPI
 from console.api.parallel import in_parallel, part
@@ -25,7 +25,6 @@ from console.request import ConsoleRequest
 ALL_TAKEN = "Every branch already has an endpoint. Create a branch first."
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     url = back(request, reverse("project", args=[project_id]))
     form = EndpointForm(request.POST or None)
@@ -47,7 +46,6 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     ).show(request, form)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
     form = ReassignForm(request.POST or None)
@@ -79,7 +77,6 @@ def _free_branches(request: ConsoleRequest, project_id: str, form: forms.Form) -
     return [branch for branch in branches if branch.id not in taken or branch.id == chosen]
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
     form = EndpointSettingsForm(request.POST or None)
@@ -180,7 +177,6 @@ def _requested(request: ConsoleRequest, what: str, endpoint_id: str) -> str:
     return "" if request.htmx else f"{what.capitalize()} requested for {endpoint_id}."
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def confirm(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str) -> HttpResponse:
     """Make a change after a confirmation; `what` is a key of TO_CONFIRM."""
     change = TO_CONFIRM[what]
@@ -204,7 +200,6 @@ def confirm(request: ConsoleRequest, project_id: str, endpoint_id: str, what: st
     return show_confirmation(request, page, go_ahead)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     form = ConfirmForm(request.POST or None, expected=endpoint_id)
     project_url = reverse("project", args=[project_id])

@@ -9,7 +9,7 @@ from django import forms
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_POST, require_safe
 
 from console.api.errors import APIError, Forbidden, NonsenseAnswer, OutOfDate, Unauthorized
 from console.api.parallel import in_parallel, or_none
@@ -96,7 +96,6 @@ class ConnectionForm(forms.Form):
         )
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     """Show the connection in the form asked for. Only the answer to a POST holds the password."""
     try:

@@ -228,11 +228,8 @@ def things_of_page(
 
 def days(found: Iterable[Thing]) -> list[Day]:
     """Group what happened by day in the reader's time zone, keeping the order."""
-    return [Day(_name(day), list(of_day)) for day, of_day in groupby(found, key=_day)]
-
-
-def _day(thing: Thing) -> date | None:
-    return localtime(thing.at).date() if thing.at else None
+    dated = groupby(found, key=lambda thing: localtime(thing.at).date() if thing.at else None)
+    return [Day(_name(day), list(of_day)) for day, of_day in dated]
 
 
 def _name(day: date | None) -> str:

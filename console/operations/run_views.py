@@ -10,7 +10,7 @@ from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.text import capfirst
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_POST, require_safe
 
 from console.api.errors import APIError, NotFound, Unauthorized
 from console.api.fields import stamp
@@ -204,7 +204,6 @@ WHAT_CANCELLING_DOES = (
 )
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
     blocked = ""
     name = "the operation"
@@ -226,7 +225,6 @@ def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpR
     return _confirm_cancel(request, project_id, ("operations", operation_id), page)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
     name, blocked = "this run", ""
     if request.method != "POST":
@@ -265,21 +263,13 @@ def _cancelled_message(concerned: Sequence[Operation]) -> str:
 
 
 @require_POST
-def retry(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
-    url = reverse("operation", args=[project_id, operation_id])
-    return _retry(request, project_id, ("operations", operation_id), otherwise=url)
-
-
-@require_POST
-def retry_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
-    url = reverse("run", args=[project_id, chain_id])
-    return _retry(request, project_id, ("chains", chain_id), otherwise=url)
-
-
-def _retry(
-    request: ConsoleRequest, project_id: str, target: Target, *, otherwise: str
+def retry(
+    request: ConsoleRequest, project_id: str, operation_id: str = "", chain_id: str = ""
 ) -> HttpResponse:
-    """Retry, and go to the new run. A refusal is shown on the page of the button."""
+    """Retry an operation, or all of a chain, and go to the new run. A refusal is shown on the page
+    of the button."""
+    target: Target = ("chains", chain_id) if chain_id else ("operations", operation_id)
+    otherwise = reverse("run" if chain_id else "operation", args=[project_id, target[1]])
     try:
         anew = request.api.steer(project_id, target, "retry")
     except Unauthorized:

@@ -7,7 +7,7 @@ from typing import Any
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_safe
 
 from console import client_address
 from console.api.parallel import in_parallel, part
@@ -146,7 +146,6 @@ CHANGES = {
 }
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def change(request: ConsoleRequest, project_id: str, what: str) -> HttpResponse:
     """Show a form, or make its change; `what` is a key of CHANGES."""
     chosen, is_sent = CHANGES[what], request.method == "POST"
@@ -180,7 +179,6 @@ def change(request: ConsoleRequest, project_id: str, what: str) -> HttpResponse:
     return page.show(request, form)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def replication(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Turn on logical replication, for good."""
     page = FormPage(

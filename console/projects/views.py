@@ -10,7 +10,7 @@ from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.timezone import localtime
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_POST, require_safe
 
 from console.api.parallel import in_parallel, or_none, part
 from console.api.resources.branches import Branch
@@ -159,7 +159,6 @@ class ProjectForm(forms.Form):
         widget.choices = [("", DEFAULT_VERSION), *((one, str(one)) for one in versions)]
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def create(request: ConsoleRequest) -> HttpResponse:
     form = ProjectForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
@@ -175,7 +174,6 @@ def create(request: ConsoleRequest) -> HttpResponse:
     ).show(request, form)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
     form = ConfirmForm(request.POST or None, expected=project_id)
     if form.may_be_name:

@@ -10,7 +10,7 @@ from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_safe
 
 from console.api.errors import APIError
 from console.pages.responses import crumbs, done, heading
@@ -114,7 +114,6 @@ def value(request: ConsoleRequest, project_id: str) -> HttpResponse:
 
 
 @receives_row
-@require_http_methods(["GET", "HEAD", "POST"])
 def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Change or delete a row: the values are typed, then the SQL is shown, then it runs."""
     request.shows_secrets = True
@@ -160,7 +159,6 @@ def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
 
 
 @receives_row
-@require_http_methods(["GET", "HEAD", "POST"])
 def add(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Add a row, in the same way. Columns that are left empty get their defaults."""
     request.shows_secrets = True

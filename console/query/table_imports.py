@@ -7,7 +7,6 @@ from django import forms
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_http_methods
 
 from console.memory import MemoryExhausted, Reservation
 from console.pages.responses import READ_ONLY, crumbs
@@ -34,7 +33,6 @@ class ImportForm(forms.Form):
 
 
 @receives_file
-@require_http_methods(["GET", "HEAD", "POST"])
 def import_csv(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Insert the rows of a file: all of them or, if one is refused, none."""
     is_read_only = require_perch(request)

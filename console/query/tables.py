@@ -14,7 +14,7 @@ from django.http import HttpResponse, HttpResponseRedirect, StreamingHttpRespons
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_POST
 
 from console.memory import Reservation
 from console.pages.responses import show_dialog
@@ -100,7 +100,6 @@ class RowsPage:
     count: str
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def index(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Show the tables and the rows of one. A request that is not a POST starts no endpoint."""
     # The rows may be secrets.

@@ -10,7 +10,7 @@ from django import forms
 from django.http import HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_POST
 
 from console.api.errors import APIError, NotOffered
 from console.pages.problems import words_beside
@@ -79,7 +79,6 @@ def require_perch(request: ConsoleRequest) -> bool:
     return sign_in is not None and sign_in.account.read_only
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 def show(request: ConsoleRequest, project_id: str) -> HttpResponse:
     is_read_only = require_perch(request)
     form = QueryForm(request.POST or None)

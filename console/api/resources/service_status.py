@@ -52,17 +52,15 @@ class Host(Resource):
     memory: Annotated[int | None, "memory_bytes"]
     disk_free: Annotated[int | None, "disk_free_bytes"]
     disk_reserve: Annotated[int | None, "disk_reserve_bytes"]
-    lanes: Annotated[Sequence[Queue], lambda data, name: _queues(data.get(name))]
+    lanes: Annotated[
+        Sequence[Queue], lambda data, name: [*map(Queue.read, objects(data.get(name) or []))]
+    ]
     # The number of endpoints by state: active, idle, disabled. The API calls them computes.
     computes: Annotated[Mapping[str, int], lambda data, name: _by_state(inner(data, name))]
 
 
 def _details(problems: object) -> list[str]:
     return [text(one, "detail") for one in objects(problems or [])]
-
-
-def _queues(lanes: object) -> list[Queue]:
-    return [Queue.read(one) for one in objects(lanes or [])]
 
 
 def _by_state(computes: JSONObject) -> dict[str, int]:
