@@ -10,7 +10,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST
 
-from console.api.errors import APIError, Forbidden, NonsenseAnswer, Refused, Unauthorized
+from console.api.errors import APIError, Failure, Forbidden, NonsenseAnswer, Refused, Unauthorized
 from console.api.management_api import ManagementAPI
 from console.api.parallel import in_parallel
 from console.api.resources.account import OwnKey, User
@@ -199,9 +199,7 @@ def _own_key(api: ManagementAPI) -> OwnKey:
     """Read what the key may do; unknown on a server that does not report it."""
     try:
         return api.own_key()
-    except Unauthorized:
-        raise
-    except APIError:
+    except Failure:
         return OwnKey(limits=None, is_operator=False)
 
 
@@ -217,7 +215,7 @@ def _probe_access(call: Callable[[], object]) -> Access:
         call()
     except Forbidden:
         return Access.REFUSED
-    except (Refused, NonsenseAnswer):
+    except (Refused, Unauthorized, NonsenseAnswer):
         return Access.MISSING
     except APIError:
         # A temporary failure is no reason to hide the part for as long as the session lasts.

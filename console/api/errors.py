@@ -37,7 +37,11 @@ class APIError(Exception):
     fields: Sequence[FieldError] = ()
 
 
-class Refused(APIError):
+class Failure(APIError):
+    """Any error but Unauthorized, which concerns the whole page. A part of a page catches these."""
+
+
+class Refused(Failure):
     """A 4xx answer that has no class of its own below."""
 
     page_status = 400
@@ -50,7 +54,7 @@ class BadRequest(Refused):
     speaks_for_itself = True
 
 
-class Unauthorized(Refused):
+class Unauthorized(APIError):
     """401: the key is missing, wrong or revoked."""
 
     title = "Sign in again"
@@ -131,7 +135,7 @@ class TooManyRequests(Refused):
     page_status = 429
 
 
-class OutOfDate(APIError):
+class OutOfDate(Failure):
     """Raised by the console: the page that sent the request was made before the last sign-in."""
 
     title = "Not sent"
@@ -139,7 +143,7 @@ class OutOfDate(APIError):
     page_status = 409
 
 
-class RequestShown(APIError):
+class RequestShown(Failure):
     """Raised by the console instead of sending a request that the user only wants to see. `address`
     is below the server's; `body` is empty if the request has none."""
 
@@ -151,28 +155,28 @@ class RequestShown(APIError):
         self.method, self.address, self.body = method, address, body
 
 
-class AnotherSignIn(APIError):
+class AnotherSignIn(Failure):
     """Raised by the console: the page that sent the request was made for another user."""
 
     title = "You have signed in with another key"
     page_status = 409
 
 
-class ServerError(APIError):
+class ServerError(Failure):
     """5xx: the API itself failed."""
 
     title = "The management API failed"
     advice = "Try again in a moment."
 
 
-class NonsenseAnswer(APIError):
+class NonsenseAnswer(Failure):
     """The answer is not what this API promises: it is not JSON, or lacks a required field."""
 
     title = "The management API sent an unexpected response"
     advice = "Is MANAGEMENT_API_URL the address of a management API, with /api/v2 at its end?"
 
 
-class Unreachable(APIError):
+class Unreachable(Failure):
     """No connection to the API could be made."""
 
     title = "Cannot reach the management API"

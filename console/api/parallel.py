@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
-from console.api.errors import APIError, Forbidden, NotOffered, Unauthorized
+from console.api.errors import APIError, Failure, Forbidden, NotOffered
 from console.api.fields import Page
 
 A = TypeVar("A")
@@ -101,9 +101,7 @@ def part(call: Call[Sequence[A] | Page[A]]) -> Call[Part[A]]:
     def tried() -> Part[A]:
         try:
             found = call()
-        except Unauthorized:
-            raise
-        except APIError as problem:
+        except Failure as problem:
             return Part((), problem)
         if isinstance(found, Page):
             return Part(found.items, is_cut=bool(found.cursor))

@@ -147,7 +147,7 @@ class Transport:
         try:
             with closing(BoundedAdapter()) as fresh:
                 return self._call(fresh, method, path, query=query, body=body, once=once)
-        except Refused:
+        except (Refused, Unauthorized):
             self.once = ""
             raise
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.utils.timezone import localtime
 
-from console.api.errors import APIError, Unauthorized
+from console.api.errors import Failure
 from console.api.management_api import ManagementAPI
 from console.api.resources.history import Commits, Gap, History, PastMoment, Removal
 from console.operations.timescale import STRIP_WIDTH, Mark, Scale, boxes, percent
@@ -207,8 +207,6 @@ def newest_history(
     try:
         # To answer this, the server reads the log up to the present.
         api.history.resolve(project_id, branch_id, PastMoment(history.latest))
-    except Unauthorized:
-        raise
-    except APIError as error:
+    except Failure as error:
         return history, {"has_looked": True, "not_looked": words_beside(error)}
     return api.history.of_branch(project_id, branch_id), {"has_looked": True}

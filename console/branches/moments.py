@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils.timezone import get_current_timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from console.api.errors import APIError, Unauthorized
+from console.api.errors import Failure
 from console.api.fields import in_all_zones
 from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch
@@ -167,9 +167,7 @@ def _find(request: ConsoleRequest, project_id: str, branch_id: str, typed: str) 
         return Found(problem=error.messages[0])
     try:
         return Found(chosen, request.api.history.resolve(project_id, branch_id, chosen))
-    except Unauthorized:
-        raise
-    except APIError as error:
+    except Failure as error:
         return Found(chosen, problem=moment_message(spell_out(error)))
 
 

@@ -9,7 +9,7 @@ from django.http import HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from console.api.errors import APIError, NotFound, Unauthorized
+from console.api.errors import Failure, NotFound
 from console.api.parallel import in_parallel, part
 from console.api.resources.branches import Branch
 from console.branches.forms import ComparisonForm
@@ -114,9 +114,7 @@ def compare(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
             context["difference"] = read_diff(diff)
         except ValidationError as error:
             form.add_error("moment", error)
-        except Unauthorized:
-            raise
-        except APIError as problem:
+        except Failure as problem:
             # The page is still shown, so that another database or branch can be chosen.
             if FIELD.match(problem.message):
                 form.add_error("moment", moment_message(f"{problem.message}."))

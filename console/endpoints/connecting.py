@@ -11,7 +11,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from console.api.errors import APIError, Forbidden, NonsenseAnswer, OutOfDate, Unauthorized
+from console.api.errors import APIError, Failure, Forbidden, NonsenseAnswer, OutOfDate, Unauthorized
 from console.api.parallel import in_parallel, or_none
 from console.api.resources.branches import Database
 from console.api.resources.endpoints import Endpoint
@@ -100,9 +100,7 @@ def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResp
     """Show the connection in the form asked for. Only the answer to a POST holds the password."""
     try:
         return _connection(request, project_id, endpoint_id)
-    except Unauthorized:
-        raise
-    except APIError as problem:
+    except Failure as problem:
         if request.htmx.target != "connect":
             raise
         # A page includes this part without a request of the user. The problem is shown in its

@@ -12,7 +12,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from console.api.errors import APIError, Unauthorized
+from console.api.errors import Failure
 from console.api.fields import Page, stamp
 from console.api.management_api import ManagementAPI
 from console.api.parallel import first_problem, in_parallel, part
@@ -138,9 +138,7 @@ def sessions(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     context["most_sessions"] = MAX_SESSIONS
     try:
         context["sessions"], context["suspends_at"] = request.api.sessions(project_id, endpoint_id)
-    except Unauthorized:
-        raise
-    except APIError as problem:
+    except Failure as problem:
         context["problem"] = problem
     if request.htmx:
         return render(request, "_endpoint_sessions.html", context)

@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.text import capfirst
 from django.views.decorators.http import require_POST, require_safe
 
-from console.api.errors import APIError, NotFound, Unauthorized
+from console.api.errors import Failure, NotFound
 from console.api.fields import stamp
 from console.api.management_api import ManagementAPI, Target
 from console.api.parallel import each_or_none, in_parallel, or_none
@@ -272,9 +272,7 @@ def retry(
     otherwise = reverse("run" if chain_id else "operation", args=[project_id, target[1]])
     try:
         anew = request.api.steer(project_id, target, "retry")
-    except Unauthorized:
-        raise
-    except APIError as problem:
+    except Failure as problem:
         messages.error(request, spell_out(problem))
         return done(request, back(request, otherwise))
     url = run_url(project_id, Run(anew)) if anew else otherwise

@@ -210,13 +210,6 @@ def _value_at(form: forms.Form, name: str, path: str) -> str:
 SIZE = re.compile(r"(“M(?:in|ax)imum size” \d+(?:\.\d+)?)(?! CU)\b(?!\.\d)")
 
 
-def _attributes(form: forms.Form, words: str) -> list[tuple[str, str]]:
-    """Return the attributes that the words name, each with the form's field for it."""
-    written = ATTRIBUTE.findall(words)
-    fields = [(name, FIELDS_OF_ATTRIBUTES.get(name.lower(), name.lower())) for name in written]
-    return [(attribute, name) for attribute, name in fields if name in form.fields]
-
-
 TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 
@@ -236,6 +229,8 @@ def _in_local_time(time: str) -> str:
 
 def _in_labels(form: forms.Form, words: str) -> str:
     """Replace the API's names of attributes by the labels of the form's fields."""
-    for attribute, name in _attributes(form, words):
-        words = words.replace(attribute, f"“{form[name].label}”")
+    for attribute in ATTRIBUTE.findall(words):
+        name = FIELDS_OF_ATTRIBUTES.get(attribute.lower(), attribute.lower())
+        if name in form.fields:
+            words = words.replace(attribute, f"“{form[name].label}”")
     return translate_message(SIZE.sub(r"\1 CU", words))

@@ -12,7 +12,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.encoding import iri_to_uri
 
-from console.api.errors import APIError, Unauthorized
+from console.api.errors import APIError, Failure
 from console.api.parallel import in_parallel, or_none
 from console.forms.api_requests import curl
 from console.forms.fields import AS_CURL
@@ -186,9 +186,7 @@ def act(
     """Do what a button asks for, and go back to its page. A refusal is shown there."""
     try:
         call()
-    except Unauthorized:
-        raise
-    except APIError as problem:
+    except Failure as problem:
         messages.error(request, translate_message(spell_out(problem)))
         return done(request, back(request, otherwise))
     return done(request, back(request, otherwise), message)
