@@ -12,7 +12,7 @@ from console.endpoints import changes as endpoint_changes
 from console.endpoints import connecting
 from console.endpoints import views as endpoints
 from console.events import views as events
-from console.operations import run_views
+from console.operations import run_views, timeline
 from console.operations import views as operations
 from console.pages.live_regions import PageAndRegion
 from console.projects import dashboard
@@ -120,7 +120,7 @@ urlpatterns = [
     path(f"{SNAPSHOT}/restore", snapshots.restore, name="snapshot_restore"),
     path(f"{SNAPSHOT}/delete", snapshots.delete, name="snapshot_delete"),
     *_live_page(f"{PROJECT}/operations", operations.index, "operations", live="-live"),
-    *_live_page(f"{PROJECT}/timeline", operations.show_timeline, "timeline", live="-live"),
+    *_live_page(f"{PROJECT}/timeline", timeline.show, "timeline", live="-live"),
     *_live_page(RUN, run_views.show, "run"),
     path(OPERATION, run_views.show_operation, name="operation"),
     path(f"{OPERATION}/live", run_views.operation_live, name="operation_live"),

@@ -107,8 +107,7 @@ def revoke(request: ConsoleRequest, key_id: int) -> HttpResponse:
         name = f"“{key.name}”" if key else f"number {key_id}"
         created = key.created_at if key else None
         since = f", created {localtime(created):%Y-%m-%d %H:%M:%S}," if created else ""
-        sign_in = sessions.present(request)
-        own = sign_in.account.key_id if sign_in else None
+        own = sessions.present_account(request).key_id
         if own is None:
             yours = " If you are signed in with it, you must sign in with another key."
         elif own == key_id:

@@ -17,7 +17,7 @@ from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
 from console.pages.responses import show_dialog
 from console.request import ConsoleRequest, public
-from console.sign_in.sessions import Account, is_at_perch, present
+from console.sign_in.sessions import Account, present_account
 
 GROUPS = {
     "Anywhere": [
@@ -75,12 +75,10 @@ class Goal:
 
 @require_safe
 def go(request: ConsoleRequest) -> HttpResponse:
-    sign_in = present(request)
-    assert sign_in is not None, "only the signed in come here"
     query = request.GET.get("q", "")
     open_project = PROJECT_PATH.match(_current_path(request))
     here = request.GET.get("project") or (open_project[1] if open_project else "")
-    account = sign_in.account
+    account = present_account(request)
     only_elsewhere = bool(request.htmx) and "elsewhere" in request.GET
     projects, of_project = in_parallel(
         request.api.all_projects, lambda: [] if only_elsewhere else list(_here(request, here))
@@ -148,13 +146,13 @@ def _here(request: ConsoleRequest, project_id: str) -> Iterator[Goal]:
         )
     except APIError:
         return
-    yield from _of_project(project, present(request).account)  # type: ignore[union-attr]
+    account = present_account(request)
+    yield from _of_project(project, account)
     yield from _endpoints(project, endpoints, branches)
-    is_perch = is_at_perch(request)
     shown = BRANCH_PATH.search(_current_path(request))
     for branch in branches:
         yield _branch(project, branch)
-        if is_perch and (branch.default or (shown and shown[1] == branch.id)):
+        if account.is_perch and (branch.default or (shown and shown[1] == branch.id)):
             url = reverse("branch_history", args=[project.id, branch.id])
             yield Goal(f"Go back to a moment of {branch.name}", url, "action", PAST_WORDS)
 

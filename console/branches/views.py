@@ -144,7 +144,7 @@ index = page_and_region(_list, "branches.html", "_branches.html")
 def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     url = back(request, reverse("branches", args=[project_id]))
     form = BranchForm(request.POST or None, initial={"parent_id": request.GET.get("parent", "")})
-    if not sessions.is_at_perch(request):
+    if not sessions.present_account(request).is_perch:
         del form.fields["as_of"]
     if request.method == "POST" and form.is_valid():
         parent_id = form.cleaned_data["parent_id"]

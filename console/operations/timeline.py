@@ -1,17 +1,27 @@
-"""The timeline of a project's last hours: its runs, in one lane per endpoint or branch."""
+"""The timeline of a project's last hours: its runs, in one lane per endpoint or branch; and its
+page."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from django.urls import reverse
 from django.utils.safestring import SafeString
 
+from console.api.fields import stamp
+from console.api.management_api import ManagementAPI
+from console.api.parallel import in_parallel, or_none
+from console.api.resources.branches import Branch
+from console.api.resources.endpoints import Endpoint
 from console.api.resources.operations import Operation
+from console.api.resources.projects import Project
 from console.operations.run_rows import RunRow
 from console.operations.runs import Run, runs_of
 from console.operations.timescale import Bar, Mark, Scale, lines
 from console.pages.addresses import Existing, url_or_none
+from console.pages.live_regions import Shown, page_and_region, polling
+from console.request import ConsoleRequest
 
 HOURS = (1, 6, 24)
 DEFAULT_HOURS = 6
@@ -184,3 +194,43 @@ def _drawn(row: RunRow, scale: Scale) -> TimelineRun:
     bar = scale.bar((begin, max(begin, end)))
     middle = float(bar.left.rstrip("%")) + float(bar.width.rstrip("%")) / 2
     return TimelineRun(row, bar, f"{middle:.2f}%")
+
+
+def _contents(request: ConsoleRequest, project_id: str) -> Shown:
+    api = request.api
+    hours = hours_asked(request.GET.get("hours", ""))
+    latest, branches, project, endpoints = in_parallel(
+        lambda: operations_since(api, project_id, hours),
+        lambda: api.branches(project_id),
+        lambda: api.project(project_id),
+        or_none(lambda: api.endpoints(project_id)),
+    )
+    context = {
+        "project": project,
+        "timeline": timeline_of(project, latest, hours, branches, endpoints),
+        "timeline_url": reverse("timeline", args=[project_id]),
+    }
+    return context, polling(request, latest, f"hours={hours}" if hours else "")
+
+
+# The timeline as a picture, and as a table that says the same.
+show = page_and_region(_contents, "timeline.html", "_timeline_page.html")
+
+
+def operations_since(api: ManagementAPI, project_id: str, hours: int | None) -> Sequence[Operation]:
+    since = stamp(begin_of(hours or DEFAULT_HOURS))
+    return api.operations(project_id, limit=MAX_OPERATIONS, since=since).items
+
+
+def timeline_of(
+    project: Project,
+    operations: Sequence[Operation],
+    hours: int | None,
+    branches: Sequence[Branch],
+    endpoints: Sequence[Endpoint] | None,
+) -> Timeline:
+    existing = Existing.of(endpoints, branches)
+    names = {branch.id: branch.name for branch in branches}
+    shown = hours or hours_of(project.created_at)
+    since = None if hours else project.created_at
+    return timeline(project.id, operations, shown, names, existing, since=since)

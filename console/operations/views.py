@@ -1,31 +1,21 @@
-"""A project's runs: the list of all, and the timeline of the last hours."""
+"""The list of a project's runs, with the timeline of the last hours."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from console.api.fields import Page, stamp
+from console.api.fields import Page
 from console.api.management_api import ManagementAPI
 from console.api.parallel import each_or_none, in_parallel, or_none
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.operations import Operation, actor_choices
-from console.api.resources.projects import Project
 from console.forms.fields import FilterForm, OpenChoiceField
 from console.operations.run_rows import RunRow
 from console.operations.runs import Run, runs_of
-from console.operations.timeline import (
-    DEFAULT_HOURS,
-    MAX_OPERATIONS,
-    Timeline,
-    begin_of,
-    hours_asked,
-    hours_of,
-    timeline,
-)
+from console.operations.timeline import hours_asked, operations_since, timeline_of
 from console.operations.waterfall import warning_of
-from console.pages.addresses import Existing
 from console.pages.live_regions import Shown, page_and_region, polling
 from console.pages.statuses import ACTIONS, OPERATION_STATUSES, lasting_words
 from console.request import ConsoleRequest
@@ -81,7 +71,7 @@ def _list(request: ConsoleRequest, project_id: str) -> Shown:
         lambda: api.project(project_id),
         # The list can do without these.
         or_none(lambda: api.endpoints(project_id)),
-        or_none(lambda: _operations_since(api, project_id, hours) if has_timeline else ()),
+        or_none(lambda: operations_since(api, project_id, hours) if has_timeline else ()),
     )
     filters.offer_all(branches, endpoints or ())
     can_filter = _can_filter(page, filters)
@@ -97,7 +87,7 @@ def _list(request: ConsoleRequest, project_id: str) -> Shown:
         "can_filter": can_filter,
         "is_filtered": is_filtered,
         "filter_query": filters.query,
-        "timeline": latest and _timeline(project, latest, hours, branches, endpoints),
+        "timeline": latest and timeline_of(project, latest, hours, branches, endpoints),
         "timeline_url": reverse("operations", args=[project_id]),
     }
     query = {**filters.chosen, **({"cursor": cursor} if cursor else {})}
@@ -125,48 +115,3 @@ def _warnings(api: ManagementAPI, project_id: str, runs: Sequence[Run]) -> Mappi
     ][:MAX_STEPS_CALLS]
     read = each_or_none(lambda one: api.operation(project_id, one[1]), lasting)
     return {run_id: warning_of(one) for (run_id, _), one in zip(lasting, read, strict=True) if one}
-
-
-# The timeline
-
-
-def _timeline_page(request: ConsoleRequest, project_id: str) -> Shown:
-    api = request.api
-    hours = hours_asked(request.GET.get("hours", ""))
-    latest, branches, project, endpoints = in_parallel(
-        lambda: _operations_since(api, project_id, hours),
-        lambda: api.branches(project_id),
-        lambda: api.project(project_id),
-        or_none(lambda: api.endpoints(project_id)),
-    )
-    context = {
-        "project": project,
-        "timeline": _timeline(project, latest, hours, branches, endpoints),
-        "timeline_url": reverse("timeline", args=[project_id]),
-    }
-    return context, polling(request, latest, f"hours={hours}" if hours else "")
-
-
-# The timeline as a picture, and as a table that says the same.
-show_timeline = page_and_region(_timeline_page, "timeline.html", "_timeline_page.html")
-
-
-def _operations_since(
-    api: ManagementAPI, project_id: str, hours: int | None
-) -> Sequence[Operation]:
-    since = stamp(begin_of(hours or DEFAULT_HOURS))
-    return api.operations(project_id, limit=MAX_OPERATIONS, since=since).items
-
-
-def _timeline(
-    project: Project,
-    operations: Sequence[Operation],
-    hours: int | None,
-    branches: Sequence[Branch],
-    endpoints: Sequence[Endpoint] | None,
-) -> Timeline:
-    existing = Existing.of(endpoints, branches)
-    names = {branch.id: branch.name for branch in branches}
-    shown = hours or hours_of(project.created_at)
-    since = None if hours else project.created_at
-    return timeline(project.id, operations, shown, names, existing, since=since)

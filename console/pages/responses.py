@@ -32,13 +32,11 @@ ACCOUNT_VIEWS = ("project_create", "project_delete", "api_key_", "webhook_")
 
 def key_restriction(request: ConsoleRequest) -> str:
     """Return why the key cannot use the form at this address; "" if it may be able to."""
-    sign_in = sessions.present(request)
-    if sign_in is None or request.resolver_match is None:
-        return ""
-    if sign_in.account.read_only:
+    account = sessions.present_account(request)
+    if account.read_only:
         return READ_ONLY
-    only = sign_in.account.project_id
-    if only and (request.resolver_match.url_name or "").startswith(ACCOUNT_VIEWS):
+    only, match = account.project_id, request.resolver_match
+    if only and match and (match.url_name or "").startswith(ACCOUNT_VIEWS):
         return f"You are signed in with a key that is limited to the project {only}."
     return ""
 

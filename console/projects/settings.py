@@ -154,7 +154,7 @@ def change(request: ConsoleRequest, project_id: str, what: str) -> HttpResponse:
     data = request.POST if is_sent else None
     form: RenameForm | SettingsForm
     if chosen.form is AddressesForm:
-        at_perch = sessions.is_at_perch(request)
+        at_perch = sessions.present_account(request).is_perch
         form = AddressesForm(data, own=client_address.current(), blocks_outbound=at_perch)
     else:
         form = chosen.form(data)

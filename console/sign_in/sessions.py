@@ -171,10 +171,11 @@ def present(request: HttpRequest) -> SignIn | None:
     return next((one for one in sign_ins(request) if one.id == chosen), None)
 
 
-def is_at_perch(request: HttpRequest) -> bool:
-    """Whether pages are shown for an account at a server that is Perch."""
+def present_account(request: HttpRequest) -> Account:
+    """Return the account that pages are shown for; one of which nothing is known if nobody is
+    signed in."""
     sign_in = present(request)
-    return sign_in is not None and sign_in.account.is_perch
+    return sign_in.account if sign_in else Account()
 
 
 # When each key and account may have all its sign-ins again, a time of time.monotonic(); the latest
