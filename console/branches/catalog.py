@@ -33,17 +33,18 @@ SAME_ON_COPIES = (
 
 
 def create_role(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    url = reverse("branch", args=[project_id, branch_id])
     form = RoleForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
             name = form.cleaned_data["name"]
             body = body_of(form, "role_create")
             password = request.api.catalog.create_role(project_id, branch_id, body)
-            return _show_password(request, project_id, branch_id, name, password, is_new=True)
+            return _show_password(request, url, name, password, is_new=True)
     return FormPage(
         title="Create role",
         intro="The password is shown when the role has been created.",
-        back=reverse("branch", args=[project_id, branch_id]),
+        back=url,
     ).show(request, form)
 
 
@@ -60,7 +61,7 @@ def reveal_password(request: ConsoleRequest, project_id: str, branch_id: str) ->
 
     def reveal() -> HttpResponse:
         shown = request.api.catalog.reveal_password(project_id, branch_id, name)
-        return _show_password(request, project_id, branch_id, name, shown, is_new=False)
+        return _show_password(request, page.back, name, shown, is_new=False)
 
     return show_confirmation(request, lambda: page, reveal)
 
@@ -78,7 +79,7 @@ def reset_password(request: ConsoleRequest, project_id: str, branch_id: str) -> 
 
     def renew() -> HttpResponse:
         new = request.api.catalog.reset_password(project_id, branch_id, name)
-        return _show_password(request, project_id, branch_id, name, new, is_new=True)
+        return _show_password(request, page.back, name, new, is_new=True)
 
     return show_confirmation(request, lambda: page, renew)
 
@@ -126,20 +127,14 @@ def _role_deletion(name: str, branch_name: str, url: str, owned: Sequence[str] =
 
 
 def _show_password(
-    request: ConsoleRequest,
-    project_id: str,
-    branch_id: str,
-    name: str,
-    shown: str,
-    *,
-    is_new: bool,
+    request: ConsoleRequest, url: str, name: str, shown: str, *, is_new: bool
 ) -> HttpResponse:
     context = {
         "words": KEEP_IT if is_new else SAME_ON_COPIES,
         "what": "password",
         "secret": shown,
         "is_shown_once": is_new,
-        "back": reverse("branch", args=[project_id, branch_id]),
+        "back": url,
     }
     title = f"{'New password' if is_new else 'Password'} of {name}"
     # No other answer than that to a POST may hold the password.

@@ -57,7 +57,7 @@ class ConnectionForm(forms.Form):
         offer(self, "style", LABELS.items())
         offer(self, "role", ((name, name) for name in roles))
         offer(self, "database", ((name, name) for name in names))
-        self._endpoint = endpoint
+        self.endpoint = endpoint
 
     @property
     def chosen(self) -> Sequence[tuple[str, str]]:
@@ -75,7 +75,7 @@ class ConnectionForm(forms.Form):
         chosen, target = self.cleaned_data, Target.read(uri)
         if chosen["address"] == BY_NAME and target.names_endpoint_by_option:
             target = target.at(
-                self._endpoint.pooled_host if chosen["pooled"] else self._endpoint.host
+                self.endpoint.pooled_host if chosen["pooled"] else self.endpoint.host
             )
         return in_style(chosen["style"], target, reveal=reveal)
 
@@ -83,7 +83,7 @@ class ConnectionForm(forms.Form):
         """Offer the addresses. The first is that of the API's `uri`, which always resolves. If that
         is the endpoint's own host name, there is no second one to choose."""
         found = Target.read(uri)
-        if not (found.names_endpoint_by_option and self._endpoint.host):
+        if not (found.names_endpoint_by_option and self.endpoint.host):
             del self.fields["address"]
             return
         offer(
@@ -91,7 +91,7 @@ class ConnectionForm(forms.Form):
             "address",
             [
                 ("", f"{found.host} (needs no DNS)"),
-                (BY_NAME, f"{self._endpoint.host} (if the name resolves)"),
+                (BY_NAME, f"{self.endpoint.host} (if the name resolves)"),
             ],
         )
 
@@ -120,7 +120,7 @@ def _connection(request: ConsoleRequest, project_id: str, endpoint_id: str) -> H
         return render(request, _template(request), context)
     reveal = request.method == "POST"
     try:
-        uri = _uri(request, project_id, endpoint, form, password=reveal)
+        uri = _uri(request, project_id, form, password=reveal)
     except Forbidden as problem:
         # A read-only key may see the rest of the page, but no password.
         return render(request, _template(request), {**context, "refused": problem})
@@ -137,10 +137,10 @@ def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
     """Answer with the connection alone, with its password, for the copy button."""
     try:
         request.api.require_current()
-        _, endpoint, _, form = _read(request, project_id, endpoint_id)
+        *_, form = _read(request, project_id, endpoint_id)
         if form is None:
             return _text_response("The branch has no role or no database yet.", status=409)
-        uri = _uri(request, project_id, endpoint, form, password=True)
+        uri = _uri(request, project_id, form, password=True)
     except Unauthorized:
         words = "Nothing was copied: you are signed out. Reload the page to sign in."
         return _text_response(words, status=401)
@@ -215,20 +215,13 @@ def _read(
     return project, endpoint, branch_name or "", form
 
 
-def _uri(
-    request: ConsoleRequest,
-    project_id: str,
-    endpoint: Endpoint,
-    form: ConnectionForm,
-    *,
-    password: bool,
-) -> str:
+def _uri(request: ConsoleRequest, project_id: str, form: ConnectionForm, *, password: bool) -> str:
     """Read the connection URI, and offer its addresses in the form. Perch can leave the password
     out; it then records no event that the password was revealed."""
     uri = request.api.connection_uri(
         project_id,
-        branch_id=endpoint.branch_id,
-        endpoint_id=endpoint.id,
+        branch_id=form.endpoint.branch_id,
+        endpoint_id=form.endpoint.id,
         role=form.cleaned_data["role"],
         database=form.cleaned_data["database"],
         pooled=form.cleaned_data["pooled"],

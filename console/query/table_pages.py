@@ -210,22 +210,20 @@ def read_row_name(text: str, length: int) -> list[str | None] | None:
     return values if is_list and all(v is None or isinstance(v, str) for v in values) else None
 
 
+# Columns, each with the old and the new value.
+Changes = Sequence[tuple[TableColumn, str | None, str | None]]
+
+
 def unchanged_row_condition(
-    described: Description,
-    key: Sequence[str | None],
-    changed: Sequence[tuple[TableColumn, str | None, str | None]],
+    described: Description, key: Sequence[str | None], changed: Changes
 ) -> str:
-    """Return the condition for the row of this key. `changed` has columns with the old and the new
-    value: the condition is false if one has another value than the old one by then."""
+    """Return the condition for the row of this key. It is false if a column that is `changed` has
+    another value than the old one by then."""
     still = [_is(column, before) for column, before, _ in changed]
     return " AND ".join([_is_row(described, key), *still])
 
 
-def update_sql(
-    described: Description,
-    changed: Sequence[tuple[TableColumn, str | None, str | None]],
-    where: str,
-) -> str:
+def update_sql(described: Description, changed: Changes, where: str) -> str:
     sets = ", ".join(f"{column.quoted} = {literal(new)}" for column, _, new in changed)
     return f"UPDATE {described.table.quoted} SET {sets} WHERE {where}"  # noqa: S608 # quoted
 
