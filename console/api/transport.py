@@ -40,6 +40,8 @@ from console.turns import in_turns
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Resource)
+# A request's query or its body.
+Given = Mapping[str, Any] | None
 
 # Some answers may take this many times as long as usual. Perch itself gives them up after 60 s.
 LONG_FACTOR = 5
@@ -106,12 +108,7 @@ class Transport:
         self.only_shows = False
         self.shown: RequestShown | None = None
 
-    def get(
-        self,
-        *path: str,
-        query: Mapping[str, str | int] | None = None,
-        takes_long: bool = False,
-    ) -> object:
+    def get(self, *path: str, query: Given = None, takes_long: bool = False) -> object:
         """Return the decoded answer; None if it has no content. `takes_long` multiplies the
         time limit by LONG_FACTOR, for answers that read a compute or recover a past moment."""
         timeout = settings.MANAGEMENT_API_TIMEOUT * (LONG_FACTOR if takes_long else 1)
@@ -126,13 +123,7 @@ class Transport:
             problem.advice = problem.advice_to_readers or problem.advice
             raise
 
-    def send(
-        self,
-        method: str,
-        *path: str,
-        query: Mapping[str, str | int] | None = None,
-        body: Mapping[str, Any] | None = None,
-    ) -> object:
+    def send(self, method: str, *path: str, query: Given = None, body: Given = None) -> object:
         """Send a change. Returns the decoded answer; None if it has no content. Raises OutOfDate
         for a page that is out of date, RequestShown if the change is only to be shown."""
         self.require_current()
@@ -157,11 +148,7 @@ class Transport:
             raise OutOfDate("You have signed in again since this page was loaded.")
 
     def show_instead(
-        self,
-        method: str,
-        path: Sequence[str],
-        query: Mapping[str, Any] | None = None,
-        body: Mapping[str, Any] | None = None,
+        self, method: str, path: Sequence[str], query: Given = None, body: Given = None
     ) -> None:
         """Note the request and raise it as RequestShown, if it is only to be shown. One whose path
         cannot be sent is refused later, as without this."""
@@ -174,8 +161,8 @@ class Transport:
         method: str,
         path: Sequence[str],
         *,
-        query: Mapping[str, Any] | None = None,
-        body: Mapping[str, Any] | None = None,
+        query: Given = None,
+        body: Given = None,
         once: str = "",
     ) -> requests.PreparedRequest:
         """Prepare a request for an adapter. A `requests.Session` would also look for cookies, a
@@ -208,8 +195,8 @@ class Transport:
         method: str,
         path: Sequence[str],
         *,
-        query: Mapping[str, Any] | None = None,
-        body: Mapping[str, Any] | None = None,
+        query: Given = None,
+        body: Given = None,
         once: str = "",
         timeout: float | None = None,
     ) -> object:
@@ -264,16 +251,12 @@ class Calls:
         """Return what the answer has under a name."""
         return kind.read(one(self.transport.get(*path), name))
 
-    def _list(
-        self, kind: type[R], *path: str, query: Mapping[str, str | int] | None = None
-    ) -> list[R]:
+    def _list(self, kind: type[R], *path: str, query: Given = None) -> list[R]:
         """Return the list at a path, under the name that is the path's last part."""
         items = objects(self.transport.get(*path, query=query), path[-1])
         return [kind.read(item) for item in in_turns(items)]
 
-    def _make(
-        self, kind: type[R], name: str, *path: str, body: Mapping[str, Any] | None = None
-    ) -> R:
+    def _make(self, kind: type[R], name: str, *path: str, body: Given = None) -> R:
         """Send a POST. Returns what the answer has under a name."""
         return kind.read(one(self.transport.send("POST", *path, body=body), name))
 
@@ -281,7 +264,7 @@ class Calls:
 _pooled = BoundedAdapter(pool_connections=4, pool_maxsize=32)
 
 
-def _address(path: Sequence[str], query: Mapping[str, Any] | None = None) -> str:
+def _address(path: Sequence[str], query: Given = None) -> str:
     """Return the address below the server's; a query may have several values of one name."""
     address = "".join(f"/{quote(part, safe='')}" for part in path)
     return f"{address}?{urlencode(query, doseq=True)}" if query else address
