@@ -176,11 +176,9 @@ def _account(api: ManagementAPI) -> Account:
         lambda: _probe_access(lambda: api.events(limit=1)),
         lambda: _probe_access(api.webhooks.list),
     )
-    limits = own.limits
-    if limits is None:
-        project_id = _only_project(api) if keys is Access.REFUSED else ""
-    else:
-        project_id = limits.project_id
+    limits, project_id = own.limits, own.limits.project_id if own.limits else ""
+    if limits is None and keys is Access.REFUSED:
+        project_id = _only_project(api)
     return Account(
         name=user.shown_name,
         plan=user.plan,

@@ -10,7 +10,7 @@ from statistics import median
 
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.operations import Actor, Event, Operation
-from console.operations.timescale import STRIP_WIDTH, boxes
+from console.operations.timescale import STRIP_WIDTH, Span, boxes
 from console.pages.statuses import action_name, operation_status
 from console.templatetags.console_tags import duration
 
@@ -217,11 +217,11 @@ def _why_empty(endpoint: Endpoint, begun: datetime, start: datetime) -> str:
 
 def active_spans(
     endpoint: Endpoint, turns: Sequence[Turn], begun: datetime, end: datetime
-) -> list[tuple[datetime, datetime]]:
+) -> list[Span]:
     """Return the periods between `begun` and `end` in which the endpoint was active."""
     changes = [turn for turn in turns if turn.kind in (WOKE, SLEPT)]
     first = changes[0].kind == SLEPT if changes else endpoint.current_state == "active"
-    spans: list[tuple[datetime, datetime]] = []
+    spans: list[Span] = []
     since = begun if first else None
     for turn in changes:
         if turn.kind == WOKE and since is None:
@@ -239,11 +239,7 @@ def _lines(places: Iterable[int], way: str) -> str:
     return "".join(f"M{place} {way}" for place in sorted(places))
 
 
-def _summary(
-    spans: Sequence[tuple[datetime, datetime]],
-    turns: Sequence[Turn],
-    why_empty: str,
-) -> str:
+def _summary(spans: Sequence[Span], turns: Sequence[Turn], why_empty: str) -> str:
     active = sum(((high - low) for low, high in spans), timedelta())
     wakes = [turn for turn in turns if turn.kind == WOKE]
     waits = [turn.took_ms for turn in wakes if turn.is_wait and turn.took_ms is not None]

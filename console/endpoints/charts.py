@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from math import floor, log10
 
 from console.api.resources.endpoints import Metrics, Point
-from console.operations.timescale import STRIP_WIDTH, Mark, Scale, boxes, percent
+from console.operations.timescale import STRIP_WIDTH, Mark, Scale, Span, boxes, percent
 from console.templatetags.console_tags import NOTHING, size
 
 # The units of the pictures down; across, they are STRIP_WIDTH.
@@ -293,11 +293,7 @@ def _line(
 
 
 def axis(
-    scale: Scale,
-    since: datetime,
-    spans: Sequence[tuple[datetime, datetime]],
-    *,
-    now: datetime | None = None,
+    scale: Scale, since: datetime, spans: Sequence[Span], *, now: datetime | None = None
 ) -> Axis:
     """Make the axis. The activity is known since a moment; `spans` are its active periods. The
     scale may end a little after `now`, and that time does not count yet."""
