@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from console.api.resources.branches import Branch
 from console.endpoints.rows import EndpointRow
 from console.pages.listing import by_name, by_time
-from console.pages.statuses import branch_word
+from console.pages.statuses import Status, branch_word
 
 # Pixels: the width of one level, and the most for all levels. On a phone, more would leave too
 # little room for the name.
@@ -46,9 +46,7 @@ class BranchCells(NamedTuple):
     lines: TreeLines | None
     size: int | None
     endpoint_id: str
-    tone: str
-    shape: str
-    label: str
+    state: Status | None
     endpoint_pending: str
     failed_start_id: str
 
@@ -99,9 +97,7 @@ class BranchRow:
             lines=self.tree_lines,
             size=branch.logical_size,
             endpoint_id=row.endpoint.id if row else "",
-            tone=row.state.tone if row else "",
-            shape=row.state.shape if row else "",
-            label=row.state.label if row else "",
+            state=row.state if row else None,
             endpoint_pending=row.pending if row else "",
             failed_start_id=row.failed_start.id if row and row.failed_start else "",
         )
