@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from console.api.errors import APIError, NotFound, NotOffered
 from console.api.fields import (
@@ -177,12 +177,9 @@ class ManagementAPI(Calls):
     def create_endpoint(self, project_id: str, body: JSONObject) -> Endpoint:
         return self._make(Endpoint, "endpoint", "projects", project_id, "endpoints", body=body)
 
-    def update_endpoint(
-        self, project_id: str, endpoint_id: str, attributes: Mapping[str, Any]
-    ) -> Endpoint:
+    def update_endpoint(self, project_id: str, endpoint_id: str, body: JSONObject) -> Endpoint:
         path = ("projects", project_id, "endpoints", endpoint_id)
-        data = self.transport.send("PATCH", *path, body={"endpoint": dict(attributes)})
-        return Endpoint.read(one(data, "endpoint"))
+        return Endpoint.read(one(self.transport.send("PATCH", *path, body=body), "endpoint"))
 
     def run_endpoint(
         self, project_id: str, endpoint_id: str, verb: Literal["start", "suspend", "restart"]

@@ -35,8 +35,7 @@ def rename(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     form = RenameForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
-            changes = body_of(form, "branch_rename")["branch"]
-            request.api.branching.update(project_id, branch_id, changes)
+            request.api.branching.update(project_id, branch_id, body_of(form, "branch_rename"))
             return done(request, url, f"Branch renamed to {form.cleaned_data['name']}.")
     if request.method != "POST":
         form.initial["name"] = request.api.branch(project_id, branch_id).name
@@ -49,8 +48,7 @@ def expiry(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "lifetime"):
             end = form.expires_at
-            changes = body_of(form, "branch_expiry")["branch"]
-            request.api.branching.update(project_id, branch_id, changes)
+            request.api.branching.update(project_id, branch_id, body_of(form, "branch_expiry"))
             words = (
                 f"The branch expires at {localtime(end):%Y-%m-%d %H:%M %Z}."
                 if end
@@ -78,7 +76,7 @@ def protection(request: ConsoleRequest, project_id: str, branch_id: str) -> Http
     on = request.POST.get("to") == "on"
     return act(
         request,
-        lambda: request.api.branching.update(project_id, branch_id, {"protected": on}),
+        lambda: request.api.branching.update(project_id, branch_id, {"branch": {"protected": on}}),
         otherwise=reverse("branch", args=[project_id, branch_id]),
         message="Branch protection is on." if on else "Branch protection is off.",
     )

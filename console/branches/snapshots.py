@@ -40,10 +40,9 @@ def edit(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResp
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
             end = form.expires_at
-            changes = body_of(form, "snapshot_edit")["snapshot"]
-            request.api.snapshots.update(project_id, snapshot_id, changes)
+            request.api.snapshots.update(project_id, snapshot_id, body_of(form, "snapshot_edit"))
             words = f"expires at {localtime(end):%Y-%m-%d %H:%M %Z}" if end else "does not expire"
-            return done(request, url, f"Snapshot {changes['name']} {words}.")
+            return done(request, url, f"Snapshot {form.cleaned_data['name']} {words}.")
     if request.method != "POST":
         (snapshot,) = _list_of_one(request, project_id, snapshot_id)
         form.initial.update({"name": snapshot.name, **form.initial_of(snapshot.expires_at)})

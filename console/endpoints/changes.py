@@ -51,8 +51,8 @@ def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     form = ReassignForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "branch_id"):
-            changes = body_of(form, "endpoint_reassign")["endpoint"]
-            request.api.update_endpoint(project_id, endpoint_id, changes)
+            body = body_of(form, "endpoint_reassign")
+            request.api.update_endpoint(project_id, endpoint_id, body)
             return done(request, url, f"Endpoint {endpoint_id} is moving to the chosen branch.")
     free = choices(request, lambda: _free_branches(request, project_id, form))
     offer_branches(form, "branch_id", free)
@@ -92,10 +92,10 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
             if "pg_settings" in form.changed_data:
                 present = request.api.endpoint(project_id, endpoint_id).pg_settings
                 merged = {"pg_settings": form.changed_pg_settings(present)}
-            attributes = body_of(form, "endpoint_settings", **merged).get("endpoint")
-            if attributes:
-                request.api.update_endpoint(project_id, endpoint_id, attributes)
-            words = "Compute settings saved." if attributes else "Nothing was changed."
+            body = body_of(form, "endpoint_settings", **merged)
+            if body:
+                request.api.update_endpoint(project_id, endpoint_id, body)
+            words = "Compute settings saved." if body else "Nothing was changed."
             return done(request, url, words)
     if request.method != "POST":
         form.fill_in(request.api.endpoint(project_id, endpoint_id))
@@ -115,10 +115,10 @@ Call = Callable[[ManagementAPI, str, str, bool], object]
 CHANGES: Mapping[str, Call] = {
     "start": lambda api, project, endpoint, on: api.run_endpoint(project, endpoint, "start"),
     "enable": lambda api, project, endpoint, on: api.update_endpoint(
-        project, endpoint, {"disabled": False}
+        project, endpoint, {"endpoint": {"disabled": False}}
     ),
     "pooling": lambda api, project, endpoint, on: api.update_endpoint(
-        project, endpoint, {"pooler_enabled": on}
+        project, endpoint, {"endpoint": {"pooler_enabled": on}}
     ),
 }
 
@@ -154,7 +154,7 @@ TO_CONFIRM: Mapping[str, ChangeToConfirm] = {
         "connections are closed.",
         "Disable",
         lambda api, project, endpoint, on: api.update_endpoint(
-            project, endpoint, {"disabled": True}
+            project, endpoint, {"endpoint": {"disabled": True}}
         ),
     ),
 }

@@ -4,7 +4,7 @@ management API's calls, and what they return. `ManagementAPI` has those that rea
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from console.api.errors import NonsenseAnswer
 from console.api.fields import (
@@ -57,8 +57,7 @@ class BranchCalls(Calls):
         """Create a branch. The answer holds passwords, which are not kept here."""
         return self._make(Branch, "branch", "projects", project_id, "branches", body=body)
 
-    def update(self, project_id: str, branch_id: str, changes: Mapping[str, Any]) -> None:
-        body = {"branch": dict(changes)}
+    def update(self, project_id: str, branch_id: str, body: JSONObject) -> None:
         self.transport.send("PATCH", "projects", project_id, "branches", branch_id, body=body)
 
     def set_default(self, project_id: str, branch_id: str) -> None:
@@ -186,10 +185,9 @@ class SnapshotCalls(Calls):
         path = ("projects", project_id, "snapshots", snapshot_id, "restore")
         return required(one(self.transport.send("POST", *path, body=body), "branch"), "id")
 
-    def update(self, project_id: str, snapshot_id: str, changes: Mapping[str, Any]) -> None:
+    def update(self, project_id: str, snapshot_id: str, body: JSONObject) -> None:
         """Change the snapshot. `expires_at` may be None, which means never."""
-        path = ("projects", project_id, "snapshots", snapshot_id)
-        self.transport.send("PATCH", *path, body={"snapshot": dict(changes)})
+        self.transport.send("PATCH", "projects", project_id, "snapshots", snapshot_id, body=body)
 
     def delete(self, project_id: str, snapshot_id: str) -> None:
         self.transport.send("DELETE", "projects", project_id, "snapshots", snapshot_id)
