@@ -155,7 +155,7 @@ def _signed_out_everywhere(request: ConsoleRequest) -> HttpResponse:
     now."""
     if sessions.present(request) is None:
         raise Unauthorized("You are not signed in.")
-    request.api.require_current()
+    request.api.transport.require_current()
     if sessions.sign_out(request, everywhere=True):
         messages.success(request, "All sessions with this key are signed out.")
     else:

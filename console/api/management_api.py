@@ -73,10 +73,6 @@ class ManagementAPI(Calls):
         """What the next form has as its `once`."""
         return self.transport.once or new_once_token()
 
-    def require_current(self) -> None:
-        """Raise OutOfDate if changes are refused; for changes made by other ways than this API."""
-        self.transport.require_current()
-
     # Account
 
     def me(self) -> User:

@@ -143,7 +143,8 @@ class Transport:
             raise
 
     def require_current(self) -> None:
-        """Raise OutOfDate if the page that sends the request was made for an earlier sign-in."""
+        """Raise OutOfDate if the page that sends the request was made for an earlier sign-in. Also
+        for changes that are made by other ways than this API."""
         if self.is_out_of_date and self._key:
             raise OutOfDate("You have signed in again since this page was loaded.")
 

@@ -136,7 +136,7 @@ def _connection(request: ConsoleRequest, project_id: str, endpoint_id: str) -> H
 def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
     """Answer with the connection alone, with its password, for the copy button."""
     try:
-        request.api.require_current()
+        request.api.transport.require_current()
         *_, form = _read(request, project_id, endpoint_id)
         if form is None:
             return _text_response("The branch has no role or no database yet.", status=409)

@@ -130,7 +130,7 @@ def connection_uri(request: ConsoleRequest, project_id: str, chosen: dict[str, A
     Refused."""
     past = chosen.get("past_endpoint", "")
     try:
-        request.api.require_current()
+        request.api.transport.require_current()
         return request.api.connection_uri(
             project_id,
             branch_id="" if past else chosen["branch"],

@@ -49,7 +49,7 @@ def import_csv(request: ConsoleRequest, project_id: str) -> HttpResponse:
         if is_read_only:
             raise Refused(READ_ONLY)
         if is_sent and form.is_valid():
-            request.api.require_current()
+            request.api.transport.require_current()
             described = described_table(request, project_id)
             data = _receive(form.cleaned_data["file"], request.memory)
             columns, rows = _read(described, data)
