@@ -1,8 +1,6 @@
 """The forms for a branch's roles and databases. Their names are in the query, because they may hold
 characters that no path can."""
 
-from collections.abc import Sequence
-
 from django.http import HttpResponse
 from django.urls import reverse
 
@@ -93,37 +91,34 @@ def delete_role(request: ConsoleRequest, project_id: str, branch_id: str) -> Htt
         return done(request, url, f"Role {name} is deleted.")
 
     def page() -> FormPage:
-        if request.method == "POST":
-            return _role_deletion(name, "the branch", url)
-        branch, databases = in_parallel(
-            lambda: request.api.branch(project_id, branch_id),
-            part(lambda: request.api.catalog.databases(project_id, branch_id)),
+        branch_name, owned = "the branch", list[str]()
+        if request.method != "POST":
+            branch, databases = in_parallel(
+                lambda: request.api.branch(project_id, branch_id),
+                part(lambda: request.api.catalog.databases(project_id, branch_id)),
+            )
+            branch_name = branch.name
+            owned = [f"{one.name}" for one in databases.items if one.owner_name == name]
+        are_many = len(owned) > 1
+        return FormPage(
+            title=f"Delete role {name}",
+            intro="" if owned else f"On {branch_name}, this permanently deletes:",
+            submit="Delete role",
+            danger=True,
+            back=url,
+            blocked=f"{name} owns the database{'s' * are_many} {', '.join(owned)}. "
+            f"Give {'these databases' if are_many else 'the database'} another owner first."
+            if owned
+            else "",
+            losses=()
+            if owned
+            else (
+                Loss("Password", f"nobody can connect as {name}"),
+                Loss("Connections", "closed at once"),
+            ),
         )
-        owned = [f"{one.name}" for one in databases.items if one.owner_name == name]
-        return _role_deletion(name, branch.name, url, owned)
 
     return show_confirmation(request, page, remove)
-
-
-def _role_deletion(name: str, branch_name: str, url: str, owned: Sequence[str] = ()) -> FormPage:
-    are_many = len(owned) > 1
-    return FormPage(
-        title=f"Delete role {name}",
-        intro="" if owned else f"On {branch_name}, this permanently deletes:",
-        submit="Delete role",
-        danger=True,
-        back=url,
-        blocked=f"{name} owns the database{'s' * are_many} {', '.join(owned)}. "
-        f"Give {'these databases' if are_many else 'the database'} another owner first."
-        if owned
-        else "",
-        losses=()
-        if owned
-        else (
-            Loss("Password", f"nobody can connect as {name}"),
-            Loss("Connections", "closed at once"),
-        ),
-    )
 
 
 def _show_password(

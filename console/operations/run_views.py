@@ -192,9 +192,9 @@ def _page(
 
 def _actor(run: Run, requests: Sequence[EventRow]) -> Actor | None:
     """Return who began the run; from the event if possible, as that may have the address too."""
-    actor = requests[0].event.actor if requests else None
-    is_same = actor and run.initiator and actor.type == run.initiator.type
-    return actor if is_same else run.initiator
+    actor, initiator = requests[0].event.actor if requests else None, run.first.initiator
+    is_same = actor and initiator and actor.type == initiator.type
+    return actor if is_same else initiator
 
 
 WHAT_CANCELLING_DOES = (

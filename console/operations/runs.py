@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import groupby
 
-from console.api.resources.operations import Actor, Operation
+from console.api.resources.operations import Operation
 from console.pages.problems import quoted, translate_message
 from console.pages.statuses import (
     OPERATION_STATUSES,
@@ -93,10 +93,6 @@ class Run:
             return quoted(translate_message(self.first.title))
         names = (action_name(each.action) or "An operation" for each in self.operations)
         return ", then ".join(names)
-
-    @property
-    def initiator(self) -> Actor | None:
-        return self.first.initiator
 
     @cached_property
     def status(self) -> Status:
