@@ -11,7 +11,7 @@ from typing import Any
 
 from console.api.bounded_http import read_json
 from console.api.fields import NUMBER_LIMIT
-from console.query.sql_over_http import Column, Notice, Result, SqlFailed
+from console.query.sql_over_http import Column, Result, SqlFailed
 from console.query.statements import Statement
 from console.turns import in_turns, let_others
 
@@ -199,21 +199,20 @@ class Cell:
 
 @dataclass(frozen=True)
 class ShownResult:
-    command: str
-    row_count: int | None
+    of: Result
+    # If there are many, only the first ones.
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
-    # How many rows were received. If there are many, `rows` has only the first ones.
-    received: int
     # The statement of this result, if there are several.
-    statement: str = ""
+    statement: str
     # How many characters of the page it takes.
-    size: int = 0
-    notices: Sequence[Notice] = ()
-    notices_left_out: int = 0
+    size: int
     # The tree of a plan in JSON; None if the result is none, or if it is shown as text.
-    plan_tree: Plan | None = None
-    columns_left_out: int = 0
+    plan_tree: Plan | None
+
+    @property
+    def received(self) -> int:
+        return len(self.of.rows)
 
     @property
     def is_cut(self) -> bool:
@@ -253,19 +252,8 @@ def _shown_result(result: Result, statement: str, *, room: int, most_parts: int)
         if size > room:
             break
         rows.append(cells)
-    return ShownResult(
-        result.command,
-        result.row_count,
-        columns,
-        rows,
-        len(result.rows),
-        statement,
-        size,
-        result.notices,
-        result.notices_left_out,
-        read_plan(_plan_json(result), most_parts=most_parts),
-        len(result.columns) - len(columns),
-    )
+    plan = read_plan(_plan_json(result), most_parts=most_parts)
+    return ShownResult(result, columns, rows, statement, size, plan)
 
 
 def _plan_json(result: Result) -> str:
