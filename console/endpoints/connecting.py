@@ -64,7 +64,8 @@ class ConnectionForm(forms.Form):
         """The fields that ask for the same connection again, once the form is validated."""
         given = {**self.cleaned_data, "pooled": "on" if self.cleaned_data["pooled"] else ""}
         names = ("branch", "role", "database", "pooled", "style", "address")
-        return [(n, given[n]) for n in names if given[n] or n not in ("pooled", "address")]
+        left_out = {name for name in ("pooled", "address") if not given[name]}
+        return [(name, given[name]) for name in names if name not in left_out]
 
     @property
     def query(self) -> str:
