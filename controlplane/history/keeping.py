@@ -35,6 +35,7 @@ from controlplane.compute.slots import drop_slot
 from controlplane.events.changes import history_gap
 from controlplane.events.recording import record
 from controlplane.history.local import bases, chain, pulling
+from controlplane.history.local.bases import measure_bases
 from controlplane.history.local.chain import (
     Base,
     Chain,
@@ -45,7 +46,6 @@ from controlplane.history.local.chain import (
     open_chain_of,
 )
 from controlplane.history.local.commits import activity
-from controlplane.history.local.occupied import measure_bases
 from controlplane.history.retention import (
     allowed_bytes,
     limit_size,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from controlplane.compute.host.tree import data_of
-from controlplane.history.local.occupied import FLAG_SYNC, extents_of
+from controlplane.history.local.bases import FLAG_SYNC, extents_of
 
 # linux/fiemap.h
 _UNWRITTEN, _SHARED = 0x800, 0x2000

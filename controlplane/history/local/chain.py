@@ -107,7 +107,7 @@ class Chain:
     copied_at: datetime
     ended_at: datetime | None = None
     end_reason: str = ""
-    # Bytes of the disk that the bases take (`occupied`): by their ends, what each has and the next
+    # Bytes of the disk that the bases take (`bases`): by their ends, what each has and the next
     # one has not, and what the last one has and the branch has not. They were measured when the log
     # was complete to `measured`; None if they are to be measured anew.
     beside_next: dict[int, int] = field(default_factory=dict)

@@ -27,8 +27,7 @@ from controlplane.history.store.layout import (
     read_list,
 )
 from controlplane.history.store.objects import Store
-from controlplane.history.store.packing import Damaged, WrongKey
-from controlplane.history.store.trees import write_tree
+from controlplane.history.store.packing import Damaged, WrongKey, write_tree
 
 # Pieces are small: most of the time is spent waiting for answers.
 MAX_CONCURRENT_PIECES = 8

@@ -4,19 +4,26 @@ While a compute runs, the history round sees every five seconds how far its log 
 that the chain on disk does not have yet is read from the compute's own log. A piece lies within one
 segment and begins where the one before ends. The chain in the store ends, and another one begins,
 if the log on disk does not continue the log in the store.
+
+One look (`copy_logs_to_store`) copies the log of all branches that have written any, and tells in
+events which copies are behind, and which have caught up.
 """
 
 import zlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+from controlplane import clock
+from controlplane.compute import compute
+from controlplane.compute.data.branch_data import branch_dir
 from controlplane.compute.host.tree import SEGMENT_SIZE
 from controlplane.compute.host.wal import matches_checksum, segment_name, segment_start
-from controlplane.history.local.chain import (
-    Base,
-    Chain,
-    chains_of,
-    holding_history,
-)
+from controlplane.events.changes import history_copy_behind, history_copy_caught_up
+from controlplane.events.recording import record
+from controlplane.history.keeping import changed_histories, uncopied_branches
+from controlplane.history.local.chain import Base, Chain, chains_of, holding_history
 from controlplane.history.local.pulling import (
     Flushed,
     LogLost,
@@ -24,17 +31,103 @@ from controlplane.history.local.pulling import (
     read_flushed,
     read_timeline,
 )
-from controlplane.history.store.known_lists import Copies, id_of, new_id, stored_chain
+from controlplane.history.store.copier import Copier, Copies, id_of, new_id, publish, stored_chain
+from controlplane.history.store.host_copies import Sign, store_sign
 from controlplane.history.store.layout import BranchList, StoredChain, piece_name
+from controlplane.history.store_status import BEHIND_AFTER, state
+from controlplane.models import Branch
+from controlplane.operations.locks import apart, locked_project
 
 # Bytes of log after which the list is written, if there is more to copy: it then counts.
 LOG_BYTES_PER_LIST = 256 << 20
 # Seconds to wait for the history's lock. Who holds it for longer copies a base.
 LOCK_TIMEOUT = 2.0
+# Branches are copied side by side, as most of the time is spent waiting for the store.
+MAX_CONCURRENT_COPIES = 8
+# The branches of which an event has told that they are behind.
+_told: set[str] = set()
+# How far the log of each branch was flushed when it was last copied, and the host's last sign.
+_seen: dict[str, int] = {}
+_sign: Sign | None = None
 
 
 class LogDamaged(Exception):
     """The log on disk is not what was copied there; the message says where."""
+
+
+def copy_logs_to_store(copier: Copier) -> None:
+    """Copy the log that was flushed since the last look, and give the host's sign."""
+    global _sign
+    while changed_histories:
+        copier.logs_due.add(changed_histories.pop())
+    for branch_id, flushed in list(flushed_logs.items()):
+        if _seen.get(branch_id) != flushed.lsn:
+            copier.logs_due.add(branch_id)
+    due = sorted(copier.logs_due)
+    projects = dict(Branch.objects.filter(id__in=due).values_list("id", "project_id"))
+    with ThreadPoolExecutor(MAX_CONCURRENT_COPIES, thread_name_prefix="store-log") as threads:
+        copied = threads.map(partial(_copy, copier, projects), due)
+        for branch_id, branch in zip(due, copied, strict=True):
+            if branch is not None:
+                copier.attempt(f"row of {branch_id}", partial(publish, branch))
+            elif branch_id not in projects or not branch_dir(branch_id).exists():
+                copier.logs_due.discard(branch_id)
+                state.behind.pop(branch_id, None)
+    note_behind()
+    copies, working = copier.copies, compute.working_branches()
+    uncopied = {one for one in uncopied_branches.copy() if branch_dir(one).exists()}
+    behind = {*copier.data_behind, *state.behind, *uncopied}
+    given = copier.attempt("sign", lambda: store_sign(copies, _sign, _seen, behind, working))
+    _sign = given or _sign
+
+
+def _copy(copier: Copier, projects: Mapping[str, str], branch_id: str) -> BranchList | None:
+    """Copy the branch's log. None if that fails, or if there is no such branch any more."""
+    if branch_id not in projects or not branch_dir(branch_id).exists():
+        return None
+    flushed = flushed_logs.get(branch_id)
+    found = copier.attempt(f"log of {branch_id}", partial(_copy_log, copier, projects, branch_id))
+    branch, behind = found or (None, True)
+    if branch is None or behind:
+        state.behind.setdefault(branch_id, clock.now())
+        return branch
+    copier.logs_due.discard(branch_id)
+    copier.bases_due.add(branch_id)
+    if flushed:
+        _seen[branch_id] = flushed.lsn
+    if not branch.chains or branch.chains[-1].copied_at:
+        # Of a branch whose history does not go on, the log is not the newest.
+        if branch_id not in copier.data_behind:
+            state.behind.pop(branch_id, None)
+    else:
+        # The log cannot be used before a base is there.
+        state.behind.setdefault(branch_id, clock.now())
+    return branch
+
+
+def _copy_log(
+    copier: Copier, projects: Mapping[str, str], branch_id: str
+) -> tuple[BranchList, bool]:
+    branch = copy_log(copier.copies, branch_id, projects[branch_id])
+    return branch, is_behind(branch, branch_id)
+
+
+def note_behind() -> None:
+    """Record an event for each branch that is behind for too long, and for each that no longer
+    is."""
+    limit = clock.now() - BEHIND_AFTER
+    behind = {branch_id for branch_id, since in list(state.behind.items()) if since < limit}
+    for branch_id in behind ^ _told:
+        branch = Branch.objects.filter(id=branch_id, deleted_at=None).first()
+        if branch is None:
+            _told.discard(branch_id)
+            continue
+        tells, of = history_copy_behind, branch.project_id
+        if branch_id in _told:
+            tells = history_copy_caught_up
+        with apart(of), locked_project(of) as project:
+            record(tells(project, branch))
+            _told.symmetric_difference_update([branch_id])
 
 
 def copy_log(copies: Copies, branch_id: str, project_id: str) -> BranchList:

@@ -25,11 +25,11 @@ from controlplane.history.store.fetching import (
     create_branch,
     fetched_branch,
 )
+from controlplane.history.store.host_copies import Sign, last_sign
 from controlplane.history.store.layout import branch_folder, host_folder
 from controlplane.history.store.objects import Store, StoreFails
 from controlplane.history.store.packing import Damaged, WrongKey
 from controlplane.history.store.received_logs import add_received_log
-from controlplane.history.store.signs import Sign, last_sign
 from controlplane.history.store_status import StoreUnusable
 from controlplane.models import Branch, Host, Project
 from controlplane.operations.locks import apart

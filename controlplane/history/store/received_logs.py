@@ -1,6 +1,7 @@
 """What the store has to do with log that second hosts receive (`fleet.receivers.log_receivers`): it
 gets the log that comes before, and a restore adds the received log to what it has."""
 
+import os
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -10,25 +11,35 @@ from django.db.models import Q
 
 from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.compute.host.steps import step
-from controlplane.compute.host.tree import SEGMENT
+from controlplane.compute.host.tree import SEGMENT, SEGMENT_SIZE, open_directory
+from controlplane.compute.host.wal import (
+    PAGE,
+    LogUnreadable,
+    is_segment_of,
+    records_of,
+    segment_name,
+    segment_start,
+    write_sum,
+)
 from controlplane.fleet.messages import Link, LinkBroken, MoveRefused
 from controlplane.fleet.reaching_hosts import host_links
 from controlplane.fleet.receivers import log_receivers, receivewal
 from controlplane.fleet.receivers.log_receivers import StoredLog
-from controlplane.fleet.receivers.receivewal import PARTIAL
+from controlplane.fleet.receivers.receivewal import PARTIAL, opened, segments_in
 from controlplane.fleet.receivers.standby import NotAttached
-from controlplane.history.local.chain import chains_of, open_chain_of
+from controlplane.history.local.chain import Chain, chains_of, open_chain_of
 from controlplane.history.local.pulling import LogLost
-from controlplane.history.local.received import add_received
 from controlplane.history.store.base_copies import copy_base, has_data
-from controlplane.history.store.copier import publish
+from controlplane.history.store.copier import Copies, publish, stored_chain
 from controlplane.history.store.fetching import Fetched
-from controlplane.history.store.known_lists import Copies, stored_chain
 from controlplane.history.store.log_copies import LogDamaged, copy_log, is_behind
 from controlplane.history.store.objects import StoreFails
 from controlplane.history.store.packing import Damaged, WrongKey
 from controlplane.history.store_status import StoreUnusable
 from controlplane.models import Branch, Host, LogReceiver
+
+# Resource managers have numbers from 0 on.
+NO_MANAGER = -1
 
 
 def copy_before_receiving(copies: Copies) -> None:
@@ -130,3 +141,62 @@ def _fetch(link: Link, receiver_id: str, target: Path) -> None:
         with (target / name).open("wb") as file:
             while piece := link.receive_bytes():
                 file.write(piece)
+
+
+def add_received(chain: Chain, received: Path) -> bool:
+    """Let the chain go on with the segments in the directory, up to the end of the last one, behind
+    whose last record are only zeros. Returns False, and changes nothing, if they do not go on with
+    it. Raises OSError."""
+    end = segment_start(chain.copied)
+    with open_directory(received) as source:
+        known = {name.removesuffix(PARTIAL): name for name in segments_in(source)}
+        if not _continues(chain, source, known):
+            return False
+        while (name := segment_name(chain.timeline, end)) in known:
+            content = _content(source, known[name])
+            if not _is_of(chain, source, known[name]) or len(content) != SEGMENT_SIZE:
+                break
+            (chain.log / name).write_bytes(content)
+            write_sum(chain.log / name)
+            end += SEGMENT_SIZE
+    chain.copied = max(chain.copied, end)
+    return True
+
+
+def _continues(chain: Chain, source: int, known: dict[str, str]) -> bool:
+    """Whether the bytes before the chain's end are the same in both, or between two segments the
+    records follow each other: branches that were created from one template have segments of the
+    same names."""
+    name = segment_name(chain.timeline, chain.copied)
+    if name not in known or not _is_of(chain, source, known[name]):
+        return False
+    inside = chain.copied % SEGMENT_SIZE
+    if inside == 0:
+        return _follows(chain, name, _content(source, known[name])[:PAGE])
+    first = inside - min(inside, PAGE)
+    ours = (chain.log / name).read_bytes()[first:inside]
+    return ours == _content(source, known[name])[first:inside]
+
+
+def _follows(chain: Chain, name: str, page: bytes) -> bool:
+    """Whether the records of the segment, which begins with the page, follow the chain's last."""
+    (chain.log / name).write_bytes(page)
+    try:
+        with open_directory(chain.log) as log:
+            start, end = chain.copied - SEGMENT_SIZE, chain.copied + PAGE
+            for _ in records_of(log, chain.timeline, NO_MANAGER, start=start, end=end):
+                pass
+    except LogUnreadable:
+        return False
+    finally:
+        (chain.log / name).unlink()
+    return True
+
+
+def _is_of(chain: Chain, source: int, name: str) -> bool:
+    return is_segment_of(source, name, chain.timeline, chain.system_id)
+
+
+def _content(source: int, name: str) -> bytes:
+    with os.fdopen(opened(name, source), "rb") as file:
+        return file.read(SEGMENT_SIZE)

@@ -36,11 +36,10 @@ from controlplane.compute.processes.process import StartFailed
 from controlplane.history.local.moments import NoSuchMoment
 from controlplane.history.local.recovering import NotRecovered
 from controlplane.history.store.fetching import NothingStored, create_branch, fetched_branch
+from controlplane.history.store.host_copies import Sign, last_sign
 from controlplane.history.store.layout import branch_folder, host_folder
 from controlplane.history.store.objects import Store
-from controlplane.history.store.packing import Damaged, WrongKey
-from controlplane.history.store.signs import Sign, last_sign
-from controlplane.history.store.trees import scratch_directory, write_tree
+from controlplane.history.store.packing import Damaged, WrongKey, scratch_directory, write_tree
 from controlplane.models import Branch
 
 # In the state directory: what is brought from the store.

@@ -19,15 +19,14 @@ from django.db import connections
 from controlplane import clock, encryption
 from controlplane.compute.data.state_directory import identity
 from controlplane.features import Round
-from controlplane.history.store.base_round import copy_bases_to_store
-from controlplane.history.store.copier import Copier
+from controlplane.history.store.base_copies import copy_bases_to_store
+from controlplane.history.store.copier import Copier, Copies
 from controlplane.history.store.drills import drill
-from controlplane.history.store.known_lists import Copies
-from controlplane.history.store.log_round import copy_logs_to_store
+from controlplane.history.store.host_copies import copy_rows_to_store
+from controlplane.history.store.log_copies import copy_logs_to_store
 from controlplane.history.store.lost_branches import enable_restores, look_after_lost_hosts
 from controlplane.history.store.objects import configured_store
 from controlplane.history.store.received_logs import copy_before_receiving
-from controlplane.history.store.row_copies import copy_rows_to_store
 from controlplane.history.store_status import state
 from controlplane.models import HistoryChain, Host, SecretKey
 

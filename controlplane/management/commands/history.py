@@ -15,10 +15,10 @@ from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.compute.host.space import size_text
 from controlplane.deployment.service_command import ServiceCommand
 from controlplane.history.store.drills import verify
+from controlplane.history.store.host_copies import last_sign
 from controlplane.history.store.layout import BranchList, branch_folder, host_folder, read_list
 from controlplane.history.store.objects import Store, StoreFails, StoreMisnamed, configured_store
 from controlplane.history.store.packing import Damaged, WrongKey
-from controlplane.history.store.signs import last_sign
 
 LEFT_OUT = (
     "Not in the store, and lost with their host: projects that keep no history "

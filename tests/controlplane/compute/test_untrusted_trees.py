@@ -24,7 +24,7 @@ from controlplane.compute.host.tree import (
     sizes_on_disk,
     tree_size,
 )
-from controlplane.history.store.trees import tree_stream
+from controlplane.history.store.packing import tree_stream
 from controlplane.operations.actions.words import failure_message
 from tests.support.own_compute import own_branch
 

@@ -16,9 +16,10 @@ from controlplane import clock
 from controlplane.backup.manifest import Manifest, write_manifest
 from controlplane.backup.restoring import RestoreRefused
 from controlplane.compute.host.tree import open_directory
-from controlplane.history.store import restoring, row_copies
+from controlplane.history.store import host_copies, restoring
+from controlplane.history.store.copier import Copies
 from controlplane.history.store.fetching import Fetched, fetched_branch
-from controlplane.history.store.known_lists import Copies
+from controlplane.history.store.host_copies import Sign, last_sign, store_sign
 from controlplane.history.store.layout import (
     BranchList,
     StoredData,
@@ -28,10 +29,8 @@ from controlplane.history.store.layout import (
 )
 from controlplane.history.store.lost_branches import _complete_until
 from controlplane.history.store.objects import Bandwidth, Store, StoreFails
-from controlplane.history.store.packing import Damaged, Keyring, WrongKey
+from controlplane.history.store.packing import Damaged, Keyring, WrongKey, tree_stream
 from controlplane.history.store.restoring import Restored, newest_rows, read_rows
-from controlplane.history.store.signs import Sign, last_sign, store_sign
-from controlplane.history.store.trees import tree_stream
 from controlplane.management.commands.restore import Command as RestoreCommand
 from tests.support.object_store import file_store
 
@@ -155,12 +154,12 @@ def rows_of_no_database(monkeypatch: pytest.MonkeyPatch) -> None:
     def manifest_of_now(majors: str) -> Manifest:
         return Manifest("1", majors, "local", clock.now(), clock.now(), [], {})
 
-    monkeypatch.setattr(row_copies, "snapshot", nullcontext)
-    monkeypatch.setattr(row_copies, "_majors", lambda: "18")
-    monkeypatch.setattr(row_copies, "manifest_of_now", manifest_of_now)
-    monkeypatch.setattr(row_copies, "dump", lambda place, snapshot: None)
-    monkeypatch.setattr(row_copies, "copy_secrets", lambda place: None)
-    monkeypatch.setattr(row_copies, "_last", row_copies._Last())
+    monkeypatch.setattr(host_copies, "snapshot", nullcontext)
+    monkeypatch.setattr(host_copies, "_majors", lambda: "18")
+    monkeypatch.setattr(host_copies, "manifest_of_now", manifest_of_now)
+    monkeypatch.setattr(host_copies, "dump", lambda place, snapshot: None)
+    monkeypatch.setattr(host_copies, "copy_secrets", lambda place: None)
+    monkeypatch.setattr(host_copies, "_last", host_copies._Last())
 
 
 @pytest.mark.usefixtures("rows_of_no_database")
@@ -176,7 +175,7 @@ def test_two_copies_of_the_rows_stay_whatever_others_add(
     def copied() -> list[str]:
         for day in ("20261103", "99991230", "99991231"):
             add_junk(tmp_path, f"{folder}/{day}T000000.000000Z-zz")
-        row_copies._copy_rows(copies)
+        host_copies._copy_rows(copies)
         return list(store.names(folder))
 
     before, first = copied()
@@ -187,7 +186,7 @@ def test_two_copies_of_the_rows_stay_whatever_others_add(
     assert second == first
     assert store.is_whole(third)
     # After a restart of the worker.
-    row_copies._last.name = ""
+    host_copies._last.name = ""
     assert copied()[0] == third
 
 

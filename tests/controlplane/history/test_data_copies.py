@@ -9,11 +9,10 @@ import pytest
 
 from controlplane import clock
 from controlplane.compute.data.branch_data import data_dir
-from controlplane.history.store import base_copies, base_round, behind, log_round
-from controlplane.history.store.copier import Copier
-from controlplane.history.store.known_lists import Copies
+from controlplane.history.store import base_copies, log_copies
+from controlplane.history.store.copier import Copier, Copies
+from controlplane.history.store.host_copies import store_sign
 from controlplane.history.store.objects import Store
-from controlplane.history.store.signs import store_sign
 from controlplane.history.store_status import StoreState
 from controlplane.models import Account, Branch, Event, Host
 from tests.controlplane.history.test_history_copies import LONG_AGO, base, chain, store, used
@@ -46,7 +45,7 @@ def test_a_branch_without_room_for_a_history_is_copied_after_each_suspend(
     folder = f"{copier.copies.folder(branch.id)}/data"
 
     def copied() -> str:
-        base_round._copy_without_history(copier)
+        base_copies._copy_without_history(copier)
         (name,) = store.names(folder)
         return name
 
@@ -66,7 +65,7 @@ def test_a_branch_without_room_for_a_history_is_copied_after_each_suspend(
     third = copied()
     assert third != second, "other data may be in the same state"
     again = Copier(Copies(store, region="local", host="host"), copier.host)
-    base_round._copy_without_history(again)
+    base_copies._copy_without_history(again)
     assert list(store.names(folder)) == [third], "the next worker need not copy it"
     base_copies.prune(again.copies, branch.id, timedelta(days=1))
     assert list(store.names(folder)) == [third]
@@ -82,8 +81,8 @@ def test_the_log_of_a_history_that_has_ended_does_not_hide_that_the_data_is_behi
     with copier.copies.holding(branch.id) as listed:
         listed.chains.append(chain(bases=[base(100)]))
     monkeypatch.setattr(base_copies, "running_endpoint", lambda branch_id: "ep-a")
-    base_round._copy_without_history(copier)
-    log_round._copy(copier, {branch.id: branch.project_id}, branch.id)
+    base_copies._copy_without_history(copier)
+    log_copies._copy(copier, {branch.id: branch.project_id}, branch.id)
     assert set(used.behind) == {branch.id}
     sign = store_sign(copier.copies, None, {}, copier.data_behind)
     assert sign is not None
@@ -105,17 +104,17 @@ def test_data_that_is_not_fit_to_be_copied_is_behind_and_delays_no_other(
     (data_dir(hostile) / "sparse").touch()
     os.truncate(data_dir(hostile) / "sparse", 15 << 40)
     copier = Copier(Copies(store, region="local", host="host"), host)
-    base_round._copy_without_history(copier)
+    base_copies._copy_without_history(copier)
     assert set(used.behind) == {hostile}
     with copier.copies.holding(other) as branch:
         assert branch.data
     used.behind[hostile] -= LONG_AGO
-    behind.note_behind()
+    log_copies.note_behind()
     assert [event.branch_id for event in Event.objects.filter(type="history.copy_behind")] == [
         hostile
     ]
     (data_dir(hostile) / "sparse").unlink()
     copier._pauses.clear()
-    base_round._copy_without_history(copier)
+    base_copies._copy_without_history(copier)
     assert not used.behind
-    behind._told.clear()
+    log_copies._told.clear()

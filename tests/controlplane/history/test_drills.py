@@ -14,7 +14,7 @@ from controlplane.compute.settings.configuration import PLATFORM_ROLE
 from controlplane.history.store.drills import verify
 from controlplane.history.store.layout import BranchList, StoredData, branch_folder, write_list
 from controlplane.history.store.objects import Store
-from controlplane.history.store.trees import tree_stream
+from controlplane.history.store.packing import tree_stream
 from tests.controlplane.compute.test_copies import PARENT, running, state_dir
 from tests.support.bare_postgres import Programs, bare_postgres, private_directory
 from tests.support.object_store import file_store

@@ -11,11 +11,10 @@ import pytest
 from controlplane import clock
 from controlplane.compute.host.wal import Record
 from controlplane.history.local.chain import Base
-from controlplane.history.store import base_round, behind
+from controlplane.history.store import base_copies, log_copies
 from controlplane.history.store.base_copies import _prune_chains
-from controlplane.history.store.copier import Copier
+from controlplane.history.store.copier import Copier, Copies
 from controlplane.history.store.fetching import _continuous
-from controlplane.history.store.known_lists import Copies
 from controlplane.history.store.layout import (
     BranchList,
     Piece,
@@ -83,10 +82,10 @@ def test_an_event_tells_that_a_copy_is_behind_and_that_it_has_caught_up(
 ) -> None:
     branch = make_project(account, host).branches.get()
     used.behind[branch.id] = clock.now() - LONG_AGO
-    behind.note_behind()
-    behind.note_behind()
+    log_copies.note_behind()
+    log_copies.note_behind()
     used.behind.clear()
-    behind.note_behind()
+    log_copies.note_behind()
     kinds = Event.objects.filter(branch_id=branch.id).order_by("id").values_list("type", flat=True)
     assert list(kinds) == ["history.copy_behind", "history.copy_caught_up"]
 
@@ -99,7 +98,7 @@ def test_projects_without_history_are_counted_and_are_no_problem(
         project = make_project(account, host)
         project.history_retention_seconds = retention
         project.save()
-    base_round._count_left_out(Copier(Copies(store, region="local", host="host"), host))
+    base_copies._count_left_out(Copier(Copies(store, region="local", host="host"), host))
     assert used.as_json()["projects_left_out"] == 2
     assert not any(name.startswith("history_") for name in problem_names())
 

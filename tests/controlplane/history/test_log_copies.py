@@ -16,8 +16,8 @@ from controlplane.compute.host.tree import SEGMENT_SIZE
 from controlplane.compute.host.wal import Record, segment_name, write_sum
 from controlplane.history.local.chain import Base, Chain, history_dir, new_chain
 from controlplane.history.store import base_copies, rounds
+from controlplane.history.store.copier import Copies
 from controlplane.history.store.fetching import _fetch_log, fetched_branch
-from controlplane.history.store.known_lists import Copies
 from controlplane.history.store.layout import (
     BranchList,
     Piece,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.compute.host.tree import TreeUntrusted, open_directory
-from controlplane.history.store import trees
+from controlplane.history.store import packing
 from controlplane.history.store.packing import (
     BLOCK_BYTES,
     HEADER,
@@ -19,9 +19,10 @@ from controlplane.history.store.packing import (
     Keyring,
     WrongKey,
     pack,
+    tree_stream,
     unpack,
+    write_tree,
 )
-from controlplane.history.store.trees import tree_stream, write_tree
 
 EXACT = base64.b64encode(bytes(range(32))).decode()
 KEYRING = Keyring(EXACT, bytes(16))
@@ -117,7 +118,7 @@ def test_large_content_takes_little_memory() -> None:
 def unpacking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Debian 12 has Python 3.11.2, whose tarfile has no filters."""
     if request.param != "as now":
-        monkeypatch.setattr(trees, "FILTER", {})
+        monkeypatch.setattr(packing, "FILTER", {})
 
 
 @pytest.mark.usefixtures("unpacking")

@@ -16,7 +16,7 @@ from controlplane.compute.host.wal import (
     segment_name,
 )
 from controlplane.history.local.chain import Chain
-from controlplane.history.local.received import add_received
+from controlplane.history.store.received_logs import add_received
 
 SYSTEM = 7
 START = SEGMENT_SIZE

@@ -13,8 +13,8 @@ from controlplane.history.local.chain import LOG_LOST, Chain
 from controlplane.history.local.moments import Moment
 from controlplane.history.store import received_logs
 from controlplane.history.store.base_copies import copy_base, copy_data
+from controlplane.history.store.copier import Copies
 from controlplane.history.store.fetching import Fetched
-from controlplane.history.store.known_lists import Copies
 from controlplane.history.store.log_copies import copy_log
 from controlplane.history.store.received_logs import _copy
 from controlplane.models import Account, Action, Branch, Host, LogReceiver, Operation

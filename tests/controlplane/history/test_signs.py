@@ -11,11 +11,10 @@ from controlplane.compute import compute
 from controlplane.compute.data.branch_data import branch_dir
 from controlplane.history import keeping
 from controlplane.history.local.pulling import Flushed
-from controlplane.history.store import log_round, signs
-from controlplane.history.store.copier import Copier
-from controlplane.history.store.known_lists import Copies
+from controlplane.history.store import host_copies, log_copies
+from controlplane.history.store.copier import Copier, Copies
+from controlplane.history.store.host_copies import Sign, last_sign
 from controlplane.history.store.objects import Store
-from controlplane.history.store.signs import Sign, last_sign
 from controlplane.history.store_status import StoreState
 from controlplane.models import Host
 from tests.controlplane.history.test_history_copies import store, used
@@ -40,18 +39,18 @@ def copier(
     looks = {name: Flushed(1, 1000, now if name == "br-quiet" else long_ago) for name in names}
     for name in names[:-2]:
         branch_dir(name).mkdir(parents=True)
-    for module in (signs, log_round):
+    for module in (host_copies, log_copies):
         monkeypatch.setattr(module, "flushed_logs", looks)
-    monkeypatch.setattr(log_round, "_seen", dict.fromkeys(names, 1000))
-    monkeypatch.setattr(log_round, "_sign", None)
+    monkeypatch.setattr(log_copies, "_seen", dict.fromkeys(names, 1000))
+    monkeypatch.setattr(log_copies, "_sign", None)
     monkeypatch.setattr(compute, "working_branches", lambda: frozenset({"br-quiet", "br-hung"}))
     monkeypatch.setattr(keeping, "uncopied_branches", {"br-uncopied", "br-gone"})
-    monkeypatch.setattr(log_round, "uncopied_branches", keeping.uncopied_branches)
+    monkeypatch.setattr(log_copies, "uncopied_branches", keeping.uncopied_branches)
     return Copier(Copies(store, region="local", host="host"), Host(id="local"))
 
 
 def sign_of(copier: Copier) -> Sign:
-    log_round.copy_logs_to_store(copier)
+    log_copies.copy_logs_to_store(copier)
     sign = last_sign(copier.copies.store, copier.copies.host)
     assert sign is not None
     return sign
@@ -63,7 +62,7 @@ def test_a_branch_of_which_the_store_may_lack_log_is_not_complete(
 ) -> None:
     used.behind["br-behind"] = now
     sign, copied_at = sign_of(copier), now - timedelta(minutes=10)
-    lost = {name: sign.lost_since(name, copied_at) for name in log_round._seen}
+    lost = {name: sign.lost_since(name, copied_at) for name in log_copies._seen}
     assert lost == {
         # It wrote nothing until the last look.
         "br-quiet": now,
@@ -81,9 +80,9 @@ def test_a_branch_of_which_the_store_may_lack_log_is_not_complete(
 def test_a_host_gives_no_signs_while_nothing_runs_and_the_store_has_all(
     used: StoreState, copier: Copier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signs, "SIGN_INTERVAL", timedelta(0))
+    monkeypatch.setattr(host_copies, "SIGN_INTERVAL", timedelta(0))
     assert sign_of(copier).at < sign_of(copier).at
-    monkeypatch.setattr(signs, "flushed_logs", {})
+    monkeypatch.setattr(host_copies, "flushed_logs", {})
     keeping.uncopied_branches.clear()
     monkeypatch.setattr(compute, "working_branches", frozenset)
     last = sign_of(copier)
