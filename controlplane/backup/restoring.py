@@ -22,8 +22,7 @@ from controlplane.backup.manifest import (
 )
 from controlplane.backup.metadata_copy import check_empty, check_loads, load, metadata_cluster
 from controlplane.backup.restored_rows import settle_lost_host, settle_rows
-from controlplane.backup.room import require_room
-from controlplane.backup.taking import FALLBACKS, KEPT, SECRET_KEY, ready_branches
+from controlplane.backup.taking import FALLBACKS, KEPT, SECRET_KEY, ready_branches, require_room
 from controlplane.compute.data.branch_data import create_from_copy
 from controlplane.compute.data.state_directory import (
     UNFINISHED_RESTORE,

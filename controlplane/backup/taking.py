@@ -1,15 +1,17 @@
-"""Takes a backup of this host's service while it runs, for `manage.py backup`."""
+"""Takes a backup of this host's service while it runs, for `manage.py backup`. Notes in the host's row
+when that was, and how old the newest verified backup is: /healthz reports their age."""
 
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from django.conf import settings
 from django.db.models import QuerySet
+from django.db.models.functions import Coalesce, Greatest
 
 from controlplane import clock, durable
 from controlplane.backup.branch_copy import CopyFailed, copy_branch
@@ -22,12 +24,13 @@ from controlplane.backup.manifest import (
     write_sums,
 )
 from controlplane.backup.metadata_copy import check_can_dump, dump, snapshot
-from controlplane.backup.room import require_room
 from controlplane.compute.data.branch_data import NoSuchBranchData, data_dir
 from controlplane.compute.host.binaries import major_of
+from controlplane.compute.host.cloning import shares_blocks
 from controlplane.compute.host.filesystem import LockTimeout, lock_branches, remove_tree, sync_tree
+from controlplane.compute.host.tree import TreeUntrusted, tree_size
 from controlplane.database.version import applied_migrations, perch_version
-from controlplane.models import UNFINISHED, Action, Branch, BranchState, Operation
+from controlplane.models import UNFINISHED, Action, Branch, BranchState, Host, Operation
 
 # The most passes over the branches created since the previous pass; each is far shorter than the
 # one before.
@@ -36,6 +39,12 @@ MAX_PASSES = 10
 KEPT = ("tls", "api-key")
 # The files of the secret keys, in a backup and in the state directory.
 SECRET_KEY, FALLBACKS = "secret-key", "secret-key-fallbacks"
+# Bytes for the rows and the lists, and for what is written while the copy is made.
+MARGIN_BYTES = 256 << 20
+
+
+class NoRoom(Exception):
+    """The copy does not fit; the message says how much space is needed and how much is left."""
 
 
 class BackupRefused(Exception):
@@ -200,6 +209,24 @@ def copy_secrets(staging: Path) -> None:
             shutil.copy(source, staging / name)
 
 
+def record_backup(host_id: str, at: datetime) -> None:
+    """Note that there is a complete backup with the rows of the time `at`."""
+    Host.objects.filter(id=host_id).update(
+        backup_taken_at=at, backups_since=Coalesce("backups_since", at)
+    )
+
+
+def record_verification(host_id: str, at: datetime) -> bool:
+    """Note that the backup with the rows of the time `at` was verified. False if the database has
+    no such host."""
+    # Greatest ignores NULL in Postgres.
+    changed = Host.objects.filter(id=host_id).update(
+        backup_verified_at=Greatest("backup_verified_at", at),
+        backups_since=Coalesce("backups_since", at),
+    )
+    return bool(changed)
+
+
 def _check_target(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise BackupRefused(f"{target} is not a directory")
@@ -233,3 +260,17 @@ def _backup_lock() -> Iterator[None]:
             yield
     except LockTimeout:
         raise BackupRefused("another backup of this service is being made") from None
+
+
+def require_room(trees: Iterable[Path], *, at: Path) -> None:
+    """Raise NoRoom if copies of the trees do not fit into the directory `at`, which only Perch
+    uses. A tree may be missing, or refused for what is in it: whoever copies it says so."""
+    trees = [tree for tree in trees if tree.exists()]
+    needed = MARGIN_BYTES
+    if not (all(tree.stat().st_dev == at.stat().st_dev for tree in trees) and shares_blocks(at)):
+        for tree in trees:
+            with suppress(TreeUntrusted, OSError):
+                needed += tree_size(tree)
+    free = shutil.disk_usage(at).free
+    if free < needed:
+        raise NoRoom(f"{at.parent} has {free / 1e9:.1f} GB left, and {needed / 1e9:.1f} are needed")

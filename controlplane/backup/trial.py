@@ -18,7 +18,7 @@ from django.conf import settings
 
 from controlplane.backup.manifest import BranchCopy, Manifest, branch_copy, read_manifest
 from controlplane.backup.restoring import check_fits, new_state_directory, restore_rows
-from controlplane.backup.room import require_room
+from controlplane.backup.taking import require_room
 from controlplane.compute.data import branch_data
 from controlplane.compute.data.branch_data import create_from_copy
 from controlplane.compute.data.integrity import DataDamaged, check_data

@@ -3,14 +3,19 @@
 from collections.abc import Sequence
 
 from controlplane.features import REST_INTERVAL, SHORT_REST_INTERVAL, Feature, Round
-from controlplane.fleet.messages import LinkBroken, MoveInterrupted, MoveRefused
+from controlplane.fleet.messages import (
+    HostLinks,
+    LinkBroken,
+    MoveInterrupted,
+    MoveRefused,
+    reach_hosts_by,
+)
 from controlplane.fleet.moves import go_on_emptying
 from controlplane.fleet.moving.following import NotFollowed
 from controlplane.fleet.moving.moved_away import remove_moved_away
 from controlplane.fleet.moving.project_host import HostNotReady
 from controlplane.fleet.moving.project_move import end_move, move_project, undo_move
 from controlplane.fleet.moving.receiving_moves import begin_receiving, connect_to_receiver
-from controlplane.fleet.reaching_hosts import HostLinks, reach_hosts_by
 from controlplane.fleet.receivers import receivewal
 from controlplane.fleet.receivers.log_receivers import (
     attach,

@@ -1,15 +1,20 @@
 """The messages that two hosts' workers send each other over one connection, which their proxies
-have authenticated. A message is an object in JSON, or some bytes of a file."""
+have authenticated. A message is an object in JSON, or some bytes of a file. A worker's
+connections are made by `fleet.host_links`."""
 
 import json
 import os
 import socket
+import subprocess
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from controlplane.compute.host.patience import readable, remaining, report_progress
+from controlplane.models import Host
 
 # Bytes of the longest message, and of those of files.
 MAX_MESSAGE_BYTES = 1 << 20
@@ -177,3 +182,29 @@ class Link:
         if pending and pending():
             return True
         return bool(readable(self._connection, timeout=timeout))
+
+
+@dataclass(frozen=True)
+class HostLinks:
+    """How this host's worker reaches the workers of other hosts."""
+
+    # Opens a connection to the host's worker. Raises LinkBroken.
+    connect: Callable[[Host], socket.socket]
+    # Starts the process that carries the log of a receiver. Raises OSError.
+    carry_log: Callable[[Host, str, socket.socket, int], "subprocess.Popen[bytes]"]
+
+
+_links: HostLinks | None = None
+
+
+def reach_hosts_by(links: HostLinks) -> None:
+    """Let this process reach other hosts by `host_links`."""
+    global _links
+    _links = links
+
+
+def host_links() -> HostLinks:
+    """Raises LinkBroken if this process is no worker."""
+    if _links is None:
+        raise LinkBroken("only a worker connects to other hosts")
+    return _links

@@ -1,12 +1,14 @@
 """Locks and flushes directories that no untrusted account can write to, and removes directories
-whether or not one can. `tree` reads what untrusted accounts own."""
+whether or not one can. Lists those that rounds ask for again and again. `tree` reads what untrusted
+accounts own."""
 
 import errno
 import fcntl
 import os
 import secrets
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -25,6 +27,9 @@ MAX_DIRTY_KIB = 64 << 10
 # What the names of the other locks of a branch begin with.
 CATALOG, HISTORY, POOLER, STANDBY = "catalog-", "history-", "pooler-", "standby-"
 WORKSHOP = "."  # as `branch_data.staging_id` begins
+# Nanoseconds. The kernel writes a directory's time of change by a clock that advances some hundred
+# times a second, so a second change at the same tick would leave the time as it is.
+SETTLED_AFTER_NS = 1_000_000_000
 
 
 class LockTimeout(Exception):
@@ -250,3 +255,35 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
+
+
+class Listing:
+    """The names in a directory that seldom changes and may have tens of thousands of entries. It is
+    read again only if it has changed since. Threads may share this. A directory that does not exist
+    has no names."""
+
+    def __init__(self, keeps: Callable[[str], bool] = bool) -> None:
+        # Whether a name counts.
+        self._keeps = keeps
+        self._lock = threading.Lock()
+        self._read: tuple[Path, int, int] | None = None
+        self._names: frozenset[str] = frozenset()
+
+    def names(self, place: Path) -> frozenset[str]:
+        """Raises OSError."""
+        with self._lock:
+            began = time.time_ns()
+            try:
+                found = os.stat(place)
+            except FileNotFoundError:
+                return frozenset()
+            # The inode too, in case that another directory was put in its place.
+            key = (place, found.st_ino, found.st_mtime_ns)
+            if key != self._read:
+                try:
+                    listed = os.listdir(place)
+                except FileNotFoundError:
+                    return frozenset()
+                self._names = frozenset(filter(self._keeps, listed))
+                self._read = key if began - found.st_mtime_ns > SETTLED_AFTER_NS else None
+            return self._names

@@ -25,8 +25,8 @@ from django.conf import settings
 
 from controlplane.compute.host import patience
 from controlplane.compute.host.binaries import majors, postgres_bin
+from controlplane.compute.host.filesystem import Listing
 from controlplane.compute.host.foreign_files import process_file
-from controlplane.compute.host.listing import Listing
 from controlplane.process_accounts import acts_as_root
 
 # Seconds that processes may take to end after they were killed.

@@ -11,7 +11,7 @@ of the project.
 pg_upgrade restores what clients wrote as a superuser. So `upgrade_catalogs` takes what Postgres
 would evaluate out of the copy before, and brings it back afterwards. pg_upgrade runs confined
 (`pg_upgrade`). If the rights in the new data are not those in the old, or Postgres's own rows in
-its catalogs are not those of a fresh cluster (`own_catalogs`), the upgrade fails.
+its catalogs are not those of a fresh cluster (`rights`), the upgrade fails.
 """
 
 import os
@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 
 from controlplane import durable
-from controlplane.compute.catalog.own_catalogs import changed_rows, own_rows
+from controlplane.compute.catalog.rights import changed_rows, own_rows
 from controlplane.compute.data import branch_data
 from controlplane.compute.data.branch_data import NoSuchBranchData, branch_dir, data_dir
 from controlplane.compute.host import account_numbers

@@ -29,8 +29,7 @@ from controlplane.compute.host.steps import step
 from controlplane.compute.processes.process import stop_postgres
 from controlplane.compute.processes.session import socket_dir
 from controlplane.fleet.messages import Link, LinkBroken
-from controlplane.fleet.moving.sending import send_branch, send_unlogged_files
-from controlplane.fleet.moving.sharing import SentBlocks
+from controlplane.fleet.moving.sending import SentBlocks, send_branch, send_unlogged_files
 from controlplane.fleet.moving.streaming import Stream, streaming
 from controlplane.models import (
     CATALOG_UNREAD,

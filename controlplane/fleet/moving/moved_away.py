@@ -9,8 +9,7 @@ from pathlib import Path
 from django.conf import settings
 
 from controlplane.compute.data.state_directory import identity
-from controlplane.compute.host.filesystem import LockTimeout, lock_branches
-from controlplane.compute.host.listing import Listing
+from controlplane.compute.host.filesystem import Listing, LockTimeout, lock_branches
 from controlplane.fleet.moving.project_host import has_moved
 from controlplane.fleet.moving.receiving import remove_received
 from controlplane.history.keeping import changed_histories

@@ -21,7 +21,7 @@ from controlplane.compute.data.branch_data import NoSuchBranchData, data_dir
 from controlplane.compute.host.patience import OutOfPatience, patience
 from controlplane.compute.host.steps import step
 from controlplane.compute.host.tree import TreeUntrusted
-from controlplane.fleet.messages import Link, LinkBroken, MoveRefused
+from controlplane.fleet.messages import Link, LinkBroken, MoveRefused, host_links
 from controlplane.fleet.moving.live_moves import (
     Streams,
     forget_clones,
@@ -31,9 +31,7 @@ from controlplane.fleet.moving.live_moves import (
     running_endpoints,
 )
 from controlplane.fleet.moving.project_host import give_to_host
-from controlplane.fleet.moving.sending import send_branch, size_of
-from controlplane.fleet.moving.sharing import SentBlocks
-from controlplane.fleet.reaching_hosts import host_links
+from controlplane.fleet.moving.sending import SentBlocks, send_branch, size_of
 from controlplane.history.local.chain import holding_history
 from controlplane.models import Branch, BranchState, Host, Operation
 from controlplane.operations.actions.computes import StartRefused

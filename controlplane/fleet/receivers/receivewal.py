@@ -28,12 +28,12 @@ from controlplane.compute.host.account_numbers import new_account
 from controlplane.compute.host.accounts import Account, launch, set_owner
 from controlplane.compute.host.binaries import postgres_bin
 from controlplane.compute.host.filesystem import (
+    Listing,
     LockTimeout,
     forget_lock,
     lock_branches,
     remove_tree,
 )
-from controlplane.compute.host.listing import Listing
 from controlplane.compute.host.logs import open_log
 from controlplane.compute.host.reaping import reap
 from controlplane.compute.host.tree import REGULAR, SEGMENT, open_directory, size_on_disk, start_of

@@ -10,8 +10,7 @@ from controlplane.compute.host.binaries import PostgresUnusable
 from controlplane.compute.host.filesystem import LockTimeout
 from controlplane.compute.host.space import host_space, size_text
 from controlplane.compute.host.tree import open_directory
-from controlplane.fleet.messages import CHUNK_BYTES, Link, MoveRefused
-from controlplane.fleet.reaching_hosts import host_links
+from controlplane.fleet.messages import CHUNK_BYTES, Link, MoveRefused, host_links
 from controlplane.fleet.receivers import receivewal
 from controlplane.fleet.receivers.second_hosts import note_lost
 from controlplane.models import Action, Host, LogReceiver, Operation, OperationStatus

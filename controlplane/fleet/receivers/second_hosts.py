@@ -13,8 +13,7 @@ from controlplane import clock
 from controlplane.database.version import perch_version
 from controlplane.events.changes import durability_reduced, durability_restored
 from controlplane.events.recording import record
-from controlplane.fleet.messages import Link
-from controlplane.fleet.reaching_hosts import host_links
+from controlplane.fleet.messages import Link, host_links
 from controlplane.fleet.receivers import standby
 from controlplane.fleet.receivers.standby import NotAttached
 from controlplane.models import Branch, Event, Host, LogReceiver, Project

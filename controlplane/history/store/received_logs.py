@@ -21,8 +21,7 @@ from controlplane.compute.host.wal import (
     segment_start,
     write_sum,
 )
-from controlplane.fleet.messages import Link, LinkBroken, MoveRefused
-from controlplane.fleet.reaching_hosts import host_links
+from controlplane.fleet.messages import Link, LinkBroken, MoveRefused, host_links
 from controlplane.fleet.receivers import log_receivers, receivewal
 from controlplane.fleet.receivers.log_receivers import StoredLog
 from controlplane.fleet.receivers.receivewal import PARTIAL, opened, segments_in

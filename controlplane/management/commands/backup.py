@@ -14,10 +14,14 @@ from django.core.management.base import CommandError, CommandParser
 
 from controlplane.backup.manifest import Manifest, NoBackup, read_manifest, verify
 from controlplane.backup.metadata_copy import DumpFailed, database_answers, metadata_database
-from controlplane.backup.notes import record_backup, record_verification
 from controlplane.backup.restoring import RestoreRefused
-from controlplane.backup.room import NoRoom
-from controlplane.backup.taking import BackupRefused, take_backup
+from controlplane.backup.taking import (
+    BackupRefused,
+    NoRoom,
+    record_backup,
+    record_verification,
+    take_backup,
+)
 from controlplane.backup.trial import TrialFailed, trial_directory, try_out
 from controlplane.compute.data.state_directory import StateDirectoryUnusable, check_ours
 from controlplane.compute.host.accounts import AccountUnusable

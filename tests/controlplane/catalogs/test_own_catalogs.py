@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.compute.catalog.own_catalogs import changed_rows, own_rows
+from controlplane.compute.catalog.rights import changed_rows, own_rows
 from controlplane.compute.host.binaries import MAJOR
 from controlplane.compute.settings.configuration import PLATFORM_ROLE
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory

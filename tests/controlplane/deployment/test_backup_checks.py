@@ -26,7 +26,7 @@ from controlplane.backup.manifest import (
     write_sums,
 )
 from controlplane.backup.restoring import RestoreRefused, check_key
-from controlplane.backup.room import require_room
+from controlplane.backup.taking import require_room
 from controlplane.backup.trial import TrialFailed, trial_directory
 from controlplane.compute.data.branch_data import data_dir
 from controlplane.environment import Unstored

@@ -20,8 +20,7 @@ from controlplane.fleet import messages as links_module
 from controlplane.fleet.messages import Link, LinkBroken, MoveInterrupted, MoveRefused
 from controlplane.fleet.moving import receiving, receiving_moves
 from controlplane.fleet.moving.receiving import Following, receive_branch, receive_unlogged_files
-from controlplane.fleet.moving.sending import send_branch
-from controlplane.fleet.moving.sharing import SentBlocks
+from controlplane.fleet.moving.sending import SentBlocks, send_branch
 from tests.support.own_compute import own_branch
 
 BRANCH, OTHER = "br-received-000001", "br-bystander-00001"

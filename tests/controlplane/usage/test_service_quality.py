@@ -10,7 +10,7 @@ import pytest
 import requests
 from django.utils import timezone
 
-from controlplane.backup.notes import record_backup, record_verification
+from controlplane.backup.taking import record_backup, record_verification
 from controlplane.models import Account, Action, Branch, Host, Operation, OperationStatus, Project
 from controlplane.operations import service_quality
 from controlplane.operations.engine.execution import withdraw
