@@ -1,9 +1,9 @@
-"""Takes a backup of this host's service while it runs, for `manage.py backup`. Notes in the host's row
-when that was, and how old the newest verified backup is: /healthz reports their age."""
+"""Takes a backup of this host's service while it runs, for `manage.py backup`. Notes in the host's
+row when that was, and how old the newest verified backup is: /healthz reports their age."""
 
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -136,8 +136,10 @@ def _copy_rows(
             return None
         ready = ready_branches()
         doomed = ids_being_deleted()
+        # Of the data: this command may use programs of another version, for the database's sake.
+        majors = sorted({major_of(branch_copy(staging, branch_id)) for branch_id in copies})
         manifest = replace(
-            manifest_of_now(_majors_of(staging, copies)),
+            manifest_of_now(",".join(map(str, majors))),
             began_at=began,
             branches={name: copies[name] for name in ready if name in copies},
             not_copied={
@@ -162,13 +164,6 @@ def manifest_of_now(postgres: str) -> Manifest:
         migrations=sorted(applied_migrations()),
         branches={},
     )
-
-
-def _majors_of(staging: Path, copies: Collection[str]) -> str:
-    """Return the major versions of the copied data. The programs that this command uses may be of
-    another version, for the database's sake."""
-    found = {major_of(branch_copy(staging, branch_id)) for branch_id in copies}
-    return ",".join(map(str, sorted(found)))
 
 
 def branches_with_data() -> QuerySet[Branch]:

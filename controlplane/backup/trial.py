@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 from django.conf import settings
 
-from controlplane.backup.manifest import BranchCopy, Manifest, branch_copy, read_manifest
+from controlplane.backup.manifest import BranchCopy, branch_copy, read_manifest
 from controlplane.backup.restoring import check_fits, new_state_directory, restore_rows
 from controlplane.backup.taking import require_room
 from controlplane.compute.data import branch_data
@@ -48,16 +48,13 @@ def try_out(backup: Path, count: int, say: Callable[[str], object], *, mark: str
         with new_state_directory():
             restore_rows(backup, manifest, mark=mark)
             say("The rows can be restored.")
-            for branch_id in _sample(manifest, count):
+            names = sorted(manifest.branches)
+            for branch_id in random.sample(names, min(count, len(names))):
                 _try_branch(backup, branch_id, manifest.branches[branch_id])
                 say(f"{branch_id}  starts, and its databases can be read")
     finally:
         # It may be outside of the state directory.
         remove_tree(settings.SOCKET_DIR)
-
-
-def _sample(manifest: Manifest, count: int) -> list[str]:
-    return random.sample(sorted(manifest.branches), min(count, len(manifest.branches)))
 
 
 def _try_branch(backup: Path, branch_id: str, copy: BranchCopy) -> None:

@@ -118,7 +118,7 @@ def start(spec: ComputeSpec, *, standby: str = "") -> None:
         return
     refuse_other_major(data)
     stop(spec.branch_id)
-    config = _write_configuration(spec, _config_file(spec.branch_id).name, standby)
+    config = write_configuration(spec, CONFIGURATION, standby)
     try:
         _launch(spec)
     except StartFailed as error:
@@ -255,12 +255,12 @@ def reconfigure(spec: ComputeSpec) -> None:
         return
     data, current = data_dir(spec.branch_id), _config_file(spec.branch_id)
     with step("configuring") as part:
-        proposed = _write_configuration(spec, "proposed.conf")
+        proposed = write_configuration(spec, "proposed.conf")
         if complaint := check_configuration(data, proposed):
             raise ConfigurationRefused(complaint)
         with configuration_lock(spec.branch_id):
             standby = standby_line(spec.branch_id)
-            proposed = _write_configuration(spec, "proposed.conf", standby)
+            proposed = write_configuration(spec, "proposed.conf", standby)
             # A copy: after a rename, a crash would leave no configuration at all.
             text = current.read_text()
             previous = branch_data.write_branch_file(spec.branch_id, "previous.conf", text)
@@ -384,7 +384,7 @@ def _launch(spec: ComputeSpec) -> None:
             start_postgres(
                 data,
                 _config_file(spec.branch_id),
-                _log_file(spec.branch_id),
+                branch_dir(spec.branch_id) / "postgres.log",
                 on_spawn=lambda pid: limit_compute(spec.endpoint_id, pid, max_cu=spec.max_cu),
                 lease=inherited,
                 most_processes=max_processes(spec.max_cu),
@@ -441,8 +441,9 @@ def _needs_restart(spec: ComputeSpec) -> bool:
     return row != (0,)
 
 
-def _write_configuration(spec: ComputeSpec, name: str, standby: str = "") -> Path:
-    """Write a configuration file. `standby` is the line that names the receiver of the log."""
+def write_configuration(spec: ComputeSpec, name: str, standby: str = "") -> Path:
+    """Write the configuration file `name` into the branch's directory. `standby` is the line that
+    names the receiver of the log."""
     major = major_of(data_dir(spec.branch_id))
     text = render_configuration(
         spec,
@@ -467,8 +468,4 @@ def _make_socket_dir(spec: ComputeSpec) -> Path:
 
 
 def _config_file(branch_id: str) -> Path:
-    return branch_data.branch_dir(branch_id) / CONFIGURATION
-
-
-def _log_file(branch_id: str) -> Path:
-    return branch_data.branch_dir(branch_id) / "postgres.log"
+    return branch_dir(branch_id) / CONFIGURATION

@@ -69,8 +69,10 @@ def offered_extensions(major: int) -> ExtensionPaths:
     offered = OFFERED if shared_account() else OFFERED | REACHING_OUT
     present = {name: offered[name] for name in offered if (system / f"{name}.control").exists()}
     place = _make(system, present, version=postgres_version(major))
-    libraries = _library_directories(major)
-    has_library = any((library / f"{PRELOADED}.so").exists() for library in libraries)
+    libraries = postgres_bin(major).parent / "lib"
+    has_library = any(
+        (place / f"{PRELOADED}.so").exists() for place in (libraries, libraries / "postgresql")
+    )
     return ExtensionPaths(
         control_path=f"{place}:$system",
         preloaded=PRELOADED if PRELOADED in present and has_library else "",
@@ -133,8 +135,3 @@ def _system_directory(major: int) -> Path | None:
         if os.path.exists(share / "extension" / "plpgsql.control"):
             return share / "extension"
     return None
-
-
-def _library_directories(major: int) -> list[Path]:
-    root = postgres_bin(major).parent
-    return [root / "lib", root / "lib" / "postgresql"]

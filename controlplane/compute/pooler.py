@@ -55,6 +55,9 @@ _SOCKET_NAME = f".s.PGSQL.{PORT}"
 # The socket's name while it is hidden: see `hide_socket`.
 _HIDDEN_NAME = f"{_SOCKET_NAME}.shut"
 SOCKETS = (_SOCKET_NAME, _HIDDEN_NAME)
+# The files in the branch's directory.
+CONFIG, SETTINGS, LOG = "pgbouncer.ini", "pgbouncer-settings.ini", "pgbouncer.log"
+USERS, DATABASES, PID = "pgbouncer-users.txt", "pgbouncer-databases.ini", "run/pgbouncer.pid"
 SERVERS_PER_POOL = 20  # for each pair of database and role
 START_TIMEOUT = 5.0  # seconds
 STOP_TIMEOUT = 1.0  # seconds: it has nothing to save, only clients to drop
@@ -134,11 +137,12 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
     patience.before_waits()
     # A pooler that hangs or was left half started holds what the new one needs.
     try:
-        end_processes_in(_config_file(branch_id))
+        end_processes_in(_file(branch_id, CONFIG))
         # Files left by a killed pooler would be mistaken for the new one's.
         remove_from(socket_dir, *SOCKETS)
-        remove_from(_pid_file(branch_id).parent, _pid_file(branch_id).name)
-        branch_data.run_dir(branch_id)
+        remove_from(_file(branch_id, PID).parent, "pgbouncer.pid")
+        place = branch_data.branch_dir(branch_id)
+        branch_data.make_run_dir(place, account_of(place))
         _configure(branch_id, socket_dir, program)
         with lease(branch_id) as inherited:
             _start(branch_id, socket_dir, program, inherited)
@@ -156,21 +160,21 @@ def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
     _write_databases(branch_id, socket_dir)
     # The endpoint's own settings come last, since later lines win. A compute that an earlier
     # release started has no such file.
-    if not _settings_file(branch_id).exists():
-        branch_data.write_branch_file(branch_id, _settings_file(branch_id).name, "")
+    if not _file(branch_id, SETTINGS).exists():
+        branch_data.write_branch_file(branch_id, SETTINGS, "")
     text += "%include {settings_file}\n"
     branch_data.write_branch_file(
         branch_id,
-        _config_file(branch_id).name,
+        CONFIG,
         text.format(
             socket_dir=socket_dir,
-            databases_file=_databases_file(branch_id),
+            databases_file=_file(branch_id, DATABASES),
             reset=reset,
             socket_mode=sockets_mode(),
             port=PORT,
-            pid_file=_pid_file(branch_id),
-            auth_file=_auth_file(branch_id),
-            settings_file=_settings_file(branch_id),
+            pid_file=_file(branch_id, PID),
+            auth_file=_file(branch_id, USERS),
+            settings_file=_file(branch_id, SETTINGS),
             most_clients=MAX_CLIENTS,
             servers=SERVERS_PER_POOL,
         ),
@@ -180,12 +184,12 @@ def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
 def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> None:
     """Start the pooler and wait until it listens and its process can be found. If it does not,
     end it and raise PoolerUnavailable."""
-    log_file = _log_file(branch_id)
+    log_file = _file(branch_id, LOG)
     log_file.unlink(missing_ok=True)
     words = open_log(log_file)
     try:
         account = account_of(branch_data.branch_dir(branch_id))
-        command: list[Path | str] = [program, _config_file(branch_id)]
+        command: list[Path | str] = [program, _file(branch_id, CONFIG)]
         child = launch(
             account, command, stdout=subprocess.DEVNULL, stderr=words, pass_fds=[inherited]
         )
@@ -216,7 +220,7 @@ def pooler_version(program: str) -> Version:
 def admit_roles(branch_id: str, roles: Collection[str]) -> None:
     """Make the branch's pooler, running or not, accept these roles and no others."""
     quoted = ('"' + role.replace('"', '""') + '"' for role in sorted(roles))
-    _change(branch_id, _auth_file(branch_id), "".join(f'{role} ""\n' for role in quoted))
+    _change(branch_id, USERS, "".join(f'{role} ""\n' for role in quoted))
 
 
 def set_pooler_settings(branch_id: str, settings: Mapping[str, str]) -> None:
@@ -230,7 +234,7 @@ def set_pooler_settings(branch_id: str, settings: Mapping[str, str]) -> None:
         if version is None or version >= ALLOWED[name].since
     }
     text = "".join(f"{name} = {value}\n" for name, value in sorted(known.items()))
-    _change(branch_id, _settings_file(branch_id), text)
+    _change(branch_id, SETTINGS, text)
 
 
 def renew_servers(branch_id: str, socket_dir: Path) -> None:
@@ -245,15 +249,15 @@ def _write_databases(branch_id: str, socket_dir: Path) -> None:
     # PgBouncer replaces its server connections, and forgets the defaults that it has read from
     # them, when this line has changed. The comment changes it.
     line = f"* = host={socket_dir} port=5432 connect_query='/* {secrets.token_hex(8)} */'\n"
-    branch_data.write_branch_file(branch_id, _databases_file(branch_id).name, line)
+    branch_data.write_branch_file(branch_id, DATABASES, line)
 
 
-def _change(branch_id: str, path: Path, text: str) -> None:
+def _change(branch_id: str, name: str, text: str) -> None:
     """Give a file of the pooler's this text; if that is new, let a running pooler read it."""
-    wanted = text.encode()
+    path, wanted = _file(branch_id, name), text.encode()
     if path.exists() and read_regular(path, len(wanted) + 1) == wanted:
         return
-    branch_data.write_branch_file(branch_id, path.name, text)
+    branch_data.write_branch_file(branch_id, name, text)
     _reload(branch_id)
 
 
@@ -332,28 +336,8 @@ def client_counts() -> Counter[Path]:
     return Counter(connections_to(_SOCKET_NAME))
 
 
-def _config_file(branch_id: str) -> Path:
-    return branch_data.branch_dir(branch_id) / "pgbouncer.ini"
-
-
-def _auth_file(branch_id: str) -> Path:
-    return branch_data.branch_dir(branch_id) / "pgbouncer-users.txt"
-
-
-def _databases_file(branch_id: str) -> Path:
-    return branch_data.branch_dir(branch_id) / "pgbouncer-databases.ini"
-
-
-def _settings_file(branch_id: str) -> Path:
-    return branch_data.branch_dir(branch_id) / "pgbouncer-settings.ini"
-
-
-def _pid_file(branch_id: str) -> Path:
-    return branch_data.branch_dir(branch_id) / "run" / "pgbouncer.pid"
-
-
-def _log_file(branch_id: str) -> Path:
-    return branch_data.branch_dir(branch_id) / "pgbouncer.log"
+def _file(branch_id: str, name: str) -> Path:
+    return branch_data.branch_dir(branch_id) / name
 
 
 def _is_serving(branch_id: str, socket_dir: Path) -> bool:
@@ -378,12 +362,12 @@ def _listens(path: Path) -> bool:
 
 
 def _process(branch_id: str) -> psutil.Process | None:
-    found = re.fullmatch(rb"([0-9]{1,10})\s*", read_regular(_pid_file(branch_id), 64))
+    found = re.fullmatch(rb"([0-9]{1,10})\s*", read_regular(_file(branch_id, PID), 64))
     # Process ids are reused: it is the pooler only if it was started with our file.
-    return occupant(int(found[1]), _config_file(branch_id)) if found else None
+    return occupant(int(found[1]), _file(branch_id, CONFIG)) if found else None
 
 
 def _last_line(branch_id: str) -> str:
-    flush_log(_log_file(branch_id))
-    lines = read_regular(_log_file(branch_id), 4096, from_end=True).splitlines()
+    flush_log(_file(branch_id, LOG))
+    lines = read_regular(_file(branch_id, LOG), 4096, from_end=True).splitlines()
     return lines[-1].decode(errors="replace") if lines else "it left no log"

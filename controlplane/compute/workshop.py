@@ -15,8 +15,6 @@ from controlplane.compute import compute
 from controlplane.compute.data import branch_data
 from controlplane.compute.data.branch_data import branch_dir, data_dir
 from controlplane.compute.data.outbound import OutboundNotBlocked, hold_compute
-from controlplane.compute.data.state_directory import access_files
-from controlplane.compute.extensions import offered_extensions
 from controlplane.compute.host.accounts import account_of, set_owner
 from controlplane.compute.host.binaries import major_of, note_major
 from controlplane.compute.host.filesystem import forget_lock, lock_branches, remove_tree
@@ -31,7 +29,7 @@ from controlplane.compute.processes.limits import (
 )
 from controlplane.compute.processes.occupants import lease
 from controlplane.compute.processes.process import clear_stale_pid_file, start_postgres
-from controlplane.compute.settings.configuration import ComputeSpec, render_configuration
+from controlplane.compute.settings.configuration import ComputeSpec
 
 # As many prepared transactions as an endpoint may allow: recovery ends with an error if the log has
 # more at once than are allowed.
@@ -78,20 +76,12 @@ def serving(
     remove_tree(sockets)
     sockets.mkdir(mode=0o700)
     set_owner(sockets, account)
-    major = major_of(data)
-    note_major(sockets, major, account)
+    note_major(sockets, major_of(data), account)
     spec = ComputeSpec(
         sockets.name, branch_id, min_cu=MIN_CU, max_cu=MAX_CU, pg_settings=pg_settings
     )
-    text = render_configuration(
-        spec,
-        major,
-        socket_dir=sockets,
-        access=access_files(),
-        extensions=offered_extensions(major),
-    )
     try:
-        config = branch_data.write_branch_file(branch_id, f"{NAME}.conf", text)
+        config = compute.write_configuration(spec, f"{NAME}.conf")
         clear_stale_pid_file(data, sockets=sockets)
         # A compute that was taken over may have written it, and it would override ours.
         put_into(data, "postgresql.auto.conf", "", account)

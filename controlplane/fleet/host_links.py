@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 import sys
+from contextlib import ExitStack
 from functools import partial
 
 from django.conf import settings
@@ -82,19 +83,14 @@ def _name_of(host: Host) -> str:
 
 
 def _connected(host: Host, context: ssl.SSLContext) -> socket.socket:
-    plain = socket.create_connection((_name_of(host), host.peer_port), timeout=_CONNECT_TIMEOUT)
-    try:
+    with ExitStack() as opened:
+        address = _name_of(host), host.peer_port
+        plain = opened.enter_context(socket.create_connection(address, timeout=_CONNECT_TIMEOUT))
         plain.sendall(PEER_REQUEST)
-        connection = context.wrap_socket(plain)
-    except BaseException:
-        plain.close()
-        raise
-    try:
+        connection = opened.enter_context(context.wrap_socket(plain))
         header = PassedOn(kind=Kind.MOVE, client_address="127.0.0.1")
         connection.sendall(header.encoded())
         if connection.recv(len(ACCEPTED)) != ACCEPTED:
             raise LinkBroken(f'the host "{host.id}" does not accept the connection')
-    except BaseException:
-        connection.close()
-        raise
+        opened.pop_all()
     return connection

@@ -72,7 +72,9 @@ def restore_from_store(attempt: Attempt) -> None:
         compute.stop(branch.id)
         branch_data.remove(branch.id)
         found = _restored(branch)
-        _write_note(operation, found)
+        note = {"operation": str(operation.id), **asdict(found)}
+        content = json.dumps(note, default=datetime.isoformat).encode()
+        durable.write(branch_dir(branch.id) / RESTORED, content, 0o600)
     until = found.until
     if found.is_complete and details.ran_until is not None:
         until = max(until, datetime.fromisoformat(details.ran_until))
@@ -139,12 +141,6 @@ def _lost(details: RestoreFromStoreDetails, found: FromStore) -> tuple[timedelta
         why = f"the store lacks the data that a restore or reset gave it at {details.reset_at}"
         return max(ran_until, reset_at) - found.until, f"{why}, so it has the data of before"
     return (ran_until - found.until, found.shortfall) if ran_until > found.until else nothing
-
-
-def _write_note(operation: Operation, found: FromStore) -> None:
-    note = {"operation": str(operation.id), **asdict(found)}
-    place = branch_dir(str(operation.branch_id)) / RESTORED
-    durable.write(place, json.dumps(note, default=datetime.isoformat).encode(), 0o600)
 
 
 def _restored_before(operation: Operation) -> FromStore | None:

@@ -48,7 +48,6 @@ from controlplane.history.local.chain import (
 from controlplane.history.local.commits import activity
 from controlplane.history.retention import (
     allowed_bytes,
-    limit_size,
     may_begin,
     outdated,
     prune,
@@ -161,8 +160,8 @@ def keep(
             prune(chains, clock.now() - window)
             for one in chains:
                 _measure(one, branch_id)
-            if room is not None:
-                limit_size(branch_id, chains, room)
+            while room is not None and sum(one.disk_size() for one in chains) > room:
+                remove_oldest(branch_id, chains, chain.SIZE_LIMIT)
         _record_gaps(branch_id, chains, began)
         has_changed = before != [_summary(one) for one in chains]
         has_all = is_copied and running is None

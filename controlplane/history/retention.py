@@ -99,12 +99,6 @@ def allowed_bytes(branch: Branch) -> int | None:
     return max(0, min(known) - branch.stored_size) if known else None
 
 
-def limit_size(branch_id: str, chains: list[Chain], room: int) -> None:
-    """Remove the oldest pieces as long as the chains take more than `room` bytes."""
-    while sum(one.disk_size() for one in chains) > room:
-        remove_oldest(branch_id, chains, chain.SIZE_LIMIT)
-
-
 def may_begin(branch_id: str, room: int) -> bool:
     """Whether `room` bytes are enough for a new chain: its base, and so much log that a base is
     seldom taken in vain."""

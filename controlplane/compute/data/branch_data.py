@@ -241,34 +241,23 @@ def write_branch_file(branch_id: str, name: str, text: str) -> Path:
     return path
 
 
-def run_dir(branch_id: str) -> Path:
-    """The directory that the branch's pooler may write to. It is made if it is missing, as it is in
-    a branch made by release 0.1. The caller holds the branch's lock."""
-    place = branch_dir(branch_id)
-    return _make_run_dir(place, account_of(place))
-
-
-def _make_run_dir(place: Path, account: Account) -> Path:
-    """Make `run` in a branch's directory, which the account cannot write to. May be called again
-    after a crash halfway."""
+def make_run_dir(place: Path, account: Account) -> None:
+    """Make `run` in a branch's directory, which the account cannot write to: the branch's pooler
+    may write there. It is missing in a branch made by release 0.1. May be called again after a
+    crash halfway. The caller holds the branch's lock."""
     run = place / "run"
     run.mkdir(mode=0o700, exist_ok=True)
     set_owner(run, account)
-    return run
-
-
-def template_place(major: int | None = None, locale: str = LOCALE) -> Path:
-    """Where the template is, or will be. Bases of branches' histories name its directory, so
-    another template needs another name: those of earlier releases have writable system views."""
-    name = postgres_version(major) + (f"-{locale}" if locale == LOCALE else "") + "-closed"
-    return Path(settings.STATE_DIR) / "templates" / name
 
 
 def template(major: int | None = None, locale: str = LOCALE) -> Path:
     """The cluster that projects of the major version, by default this host's default, and of the
     locale are cloned from; the first caller makes it. We own it, since everything cloned from it
     trusts it."""
-    place = template_place(major, locale)
+    # Bases of branches' histories name its directory, so another template needs another name: those
+    # of earlier releases have writable system views.
+    name = postgres_version(major) + (f"-{locale}" if locale == LOCALE else "") + "-closed"
+    place = Path(settings.STATE_DIR) / "templates" / name
     if place.exists():
         return place
     with lock_branches("template"):
@@ -332,7 +321,7 @@ def new_branch(
     with scratch_branch(branch_id) as (staging, account):
         yield staging, account
         with translate_disk_full("the branch"):
-            _make_run_dir(staging, account)
+            make_run_dir(staging, account)
             grant_access(staging, account)
             with step("syncing"):
                 flush(staging)
@@ -343,7 +332,13 @@ def new_branch(
 def scratch_branch(branch_id: str) -> Iterator[tuple[Path, Account]]:
     """Yields an empty staging directory for the branch, and its account. It is removed at the
     end."""
-    staging, account = _staging(branch_id)
+    with lock_branches("accounts"):
+        staging = _staging_place(branch_id)
+        remove_tree(staging)  # what a dead attempt left there
+        staging.mkdir(mode=0o700)
+        account = new_account(staging.parent)
+        # Takes the account number, so that no later branch gets the same.
+        set_owner(staging, Account(own_account().uid, account.gid))
     try:
         with translate_disk_full("the branch"):
             yield staging, account
@@ -358,16 +353,6 @@ def require_space(source: Path, staging: Path, *, skip: Collection[str] = ()) ->
     size = 0 if together and shares_blocks(staging) else tree_size(source, skip=skip)
     require(max(size, MIN_BRANCH_BYTES), at=staging, what="the branch")
     return {"of_bytes": size} if size else {}
-
-
-def _staging(branch_id: str) -> tuple[Path, Account]:
-    """Make an empty staging directory for the branch, and choose the branch's account."""
-    with lock_branches("accounts"):
-        staging = _empty_staging(branch_id)
-        account = new_account(staging.parent)
-        # Takes the account number, so that no later branch gets the same.
-        set_owner(staging, Account(own_account().uid, account.gid))
-    return staging, account
 
 
 def staging_id(branch_id: str) -> str:
@@ -387,14 +372,6 @@ def _fresh(branch_id: str, kept_as: str) -> Path:
 
 def _fresh_ones(branch_id: str) -> list[Path]:
     return list(branch_dir(branch_id).parent.glob(f".{branch_id}.*"))
-
-
-def _empty_staging(branch_id: str) -> Path:
-    """Make the staging directory anew; removes what a dead attempt left there."""
-    staging = _staging_place(branch_id)
-    remove_tree(staging)
-    staging.mkdir(mode=0o700)
-    return staging
 
 
 def grant_access(path: Path | int, account: Account) -> None:

@@ -1,7 +1,6 @@
 """Checks whether a running compute's data is intact: for check_availability, and more thoroughly
 for data that was restored only to check it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import psycopg
@@ -38,7 +37,8 @@ def check_data(socket_dir: Path) -> None:
     with step("checking_data") as part:
         names = _databases(socket_dir)
         part.detail["databases"] = len(names)
-        _check(socket_dir, names)
+        for name in names:
+            _check(socket_dir, name)
 
 
 def check_structures(socket_dir: Path) -> None:
@@ -93,19 +93,18 @@ def _databases(socket_dir: Path) -> list[str]:
     return [name for (sent,) in rows if is_utf8(name := name_of(sent))]
 
 
-def _check(socket_dir: Path, names: Sequence[str]) -> None:
-    for name in names:
-        # No conversion: not every encoding has one, and the queries return only numbers.
-        with session(socket_dir, name, client_encoding="SQL_ASCII") as connection:
-            # Reads pg_class and pg_attribute entirely, which verifies each page's checksum.
-            connection.execute(
-                "SELECT count(*), count(attname) FROM pg_class JOIN pg_attribute"
-                " ON attrelid = pg_class.oid"
-            )
-            row = connection.execute(
-                "SELECT coalesce(checksum_failures, 0) FROM pg_stat_database"
-                " WHERE datname = current_database()"
-            ).fetchone()
-        if row and row[0]:
-            raise DataDamaged(f'database "{name}": {row[0]} pages with a wrong checksum')
-        report_progress()
+def _check(socket_dir: Path, name: str) -> None:
+    # No conversion: not every encoding has one, and the queries return only numbers.
+    with session(socket_dir, name, client_encoding="SQL_ASCII") as connection:
+        # Reads pg_class and pg_attribute entirely, which verifies each page's checksum.
+        connection.execute(
+            "SELECT count(*), count(attname) FROM pg_class JOIN pg_attribute"
+            " ON attrelid = pg_class.oid"
+        )
+        row = connection.execute(
+            "SELECT coalesce(checksum_failures, 0) FROM pg_stat_database"
+            " WHERE datname = current_database()"
+        ).fetchone()
+    if row and row[0]:
+        raise DataDamaged(f'database "{name}": {row[0]} pages with a wrong checksum')
+    report_progress()

@@ -14,7 +14,6 @@ What holds here for root also holds for the worker's own account, which has the 
 
 import fcntl
 import functools
-import grp
 import os
 import pwd
 import resource
@@ -31,13 +30,7 @@ from typing import Any
 from django.conf import settings
 
 from controlplane.compute.host.confinement import start_restricted
-from controlplane.process_accounts import (
-    KINDS,
-    MAY_CONNECT,
-    acts_as_root,
-    in_use,
-    passing_capabilities,
-)
+from controlplane.process_accounts import KINDS, acts_as_root, passing_capabilities
 
 # The environment that Postgres gets instead of ours. It must hold no secret.
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
@@ -280,14 +273,6 @@ def set_owner(path: Path | int, account: Account) -> None:
             os.fchown(path, account.uid, account.gid)
         else:
             os.chown(path, account.uid, account.gid, follow_symlinks=False)
-
-
-def sockets_account(account: Account) -> Account:
-    """The owner and group of the directory in which the account's compute listens: other members
-    of the group may connect. Without processes under accounts of their own, there are none."""
-    if acts_as_root() and in_use():
-        return Account(account.uid, grp.getgrnam(MAY_CONNECT).gr_gid)
-    return account
 
 
 def _account_named(name: str) -> Account:

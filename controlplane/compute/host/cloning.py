@@ -84,18 +84,14 @@ def shares_blocks(directory: Path) -> bool:
     """True if copies within the directory, which must be ours, share their blocks."""
     disk = _disk_of(directory)
     if disk not in _shares_blocks:
-        _shares_blocks[disk] = _can_share_blocks(directory)
+        with (
+            tempfile.TemporaryFile(dir=directory) as source,
+            tempfile.TemporaryFile(dir=directory) as target,
+        ):
+            source.write(bytes(4096))
+            source.flush()
+            _shares_blocks[disk] = _clone_blocks(source.fileno(), target.fileno())
     return _shares_blocks[disk]
-
-
-def _can_share_blocks(directory: Path) -> bool:
-    with (
-        tempfile.TemporaryFile(dir=directory) as source,
-        tempfile.TemporaryFile(dir=directory) as target,
-    ):
-        source.write(bytes(4096))
-        source.flush()
-        return _clone_blocks(source.fileno(), target.fileno())
 
 
 def sync_clone(path: Path) -> None:

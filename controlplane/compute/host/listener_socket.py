@@ -9,6 +9,7 @@ The directory belongs to an untrusted account. So errors are ignored: whatever t
 the socket's place must not prevent a stop.
 """
 
+import grp
 import os
 import re
 import stat
@@ -16,9 +17,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from controlplane.compute.host.accounts import Account, set_owner, sockets_account
+from controlplane.compute.host.accounts import Account, set_owner
 from controlplane.compute.host.tree import open_directory
-from controlplane.process_accounts import in_use
+from controlplane.process_accounts import MAY_CONNECT, acts_as_root, in_use
 
 PORT, HIDDEN_PORT = 5432, 5433  # only part of the socket's name
 SOCKET = f".s.PGSQL.{PORT}"
@@ -41,7 +42,9 @@ def sockets_mode() -> str:
 def give_sockets(socket_dir: Path, account: Account) -> None:
     """Make the account the owner of the directory in which it listens. If the proxy has an account
     of its own, its group may pass through. Raises OSError."""
-    wanted = sockets_account(account)
+    wanted = account
+    if acts_as_root() and in_use():
+        wanted = Account(account.uid, grp.getgrnam(MAY_CONNECT).gr_gid)
     with open_directory(socket_dir) as directory:
         set_owner(directory, wanted)
         os.fchmod(directory, 0o700 if wanted == account else 0o710)

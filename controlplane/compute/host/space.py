@@ -129,11 +129,8 @@ def size_text(size: int) -> str:
     """A number of bytes for people, for example "1.5 GB"."""
     for unit, bytes_of in (("GB", 10**9), ("MB", 10**6)):
         if size >= bytes_of:
-            return (
-                f"{size / bytes_of:.3g} {unit}"
-                if size < 100 * bytes_of
-                else (f"{size / bytes_of:.0f} {unit}")
-            )
+            digits = ".3g" if size < 100 * bytes_of else ".0f"
+            return f"{size / bytes_of:{digits}} {unit}"
     return f"{size / 1000:.0f} kB"
 
 

@@ -200,7 +200,7 @@ def _is_for(pid: str, place: Path, owner: int | None) -> bool:
     """True if the process works in the place, or its command line names something there."""
     try:
         works_in = os.readlink(f"/proc/{pid}/cwd").removesuffix(" (deleted)")
-        if _lies_in(works_in, place):
+        if works_in == str(place) or works_in.startswith(f"{place}/"):
             return True
         # PgBouncer, and a Postgres that has not changed to its directory yet, are still where they
         # were started. The command line of any other process need not be read.
@@ -214,10 +214,6 @@ def _is_for(pid: str, place: Path, owner: int | None) -> bool:
         return False
     arguments = b"\0%b\0" % process_file(pid, "cmdline")
     return any(b"\0%b%b" % (os.fsencode(place), end) in arguments for end in (b"\0", b"/"))
-
-
-def _lies_in(path: str, place: Path) -> bool:
-    return path == str(place) or path.startswith(f"{place}/")
 
 
 def _is_occupant(process: psutil.Process, owner: int | None) -> bool:

@@ -43,6 +43,8 @@ PASSWORD, MAX_OPTION_LENGTH = re.compile(r"password(?:\w*|[^\n]*\") \Z", re.IGNO
 CONNECTION_LOST = re.compile(
     "the database system is |terminating connection|closed the connection|Connection refused"
 )
+TOO_SLOW = f"it took longer than {DUMP_TIMEOUT:.0f} seconds"
+TOO_LONG = f"it is longer than {MAX_SCHEMA_BYTES >> 20} MiB"
 LOCK_HELD = "another session holds a lock on one of the tables; try again once it has ended"
 
 TABLES = """
@@ -137,7 +139,7 @@ def schema_as_tables(endpoint_id: str, database: str) -> str:
         row = connection.execute(TABLES).fetchone()
     text = str(row[0]) if row else "[]"
     if len(text) > MAX_SCHEMA_BYTES:
-        raise SchemaUnreadable(_too_long())
+        raise SchemaUnreadable(TOO_LONG)
     return text
 
 
@@ -154,19 +156,19 @@ def _read(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
             check_cancelled()
             left = deadline - time.monotonic()
             if left <= 0:
-                raise SchemaUnreadable(_too_slow())
+                raise SchemaUnreadable(TOO_SLOW)
             for key, _ in selector.select(min(left, 1.0)):
                 part = os.read(key.fd, 1 << 16)
                 if not part:
                     selector.unregister(key.fileobj)
                 key.data.extend(part)
             if len(output) > MAX_SCHEMA_BYTES:
-                raise SchemaUnreadable(_too_long())
+                raise SchemaUnreadable(TOO_LONG)
             del complaint[MAX_COMPLAINT_BYTES:]
     try:
         process.wait(max(1.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired as error:
-        raise SchemaUnreadable(_too_slow()) from error
+        raise SchemaUnreadable(TOO_SLOW) from error
     return bytes(output), bytes(complaint)
 
 
@@ -208,11 +210,3 @@ def _without_passwords(dump: str) -> str:
         return part
 
     return PART.sub(shown, dump)
-
-
-def _too_slow() -> str:
-    return f"it took longer than {DUMP_TIMEOUT:.0f} seconds"
-
-
-def _too_long() -> str:
-    return f"it is longer than {MAX_SCHEMA_BYTES >> 20} MiB"

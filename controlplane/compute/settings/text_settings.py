@@ -35,7 +35,8 @@ POSIX_ZONE = re.compile(
     r"|INTERVAL\s.*",
     re.IGNORECASE,
 )
-IDENTIFIER = re.compile(r"\s*(?:\"(?:[^\"]|\"\")+\"|[^\s,\"][^\s,]*)\s*")
+IDENTIFIER = r"\s*(?:\"(?:[^\"]|\"\")+\"|[^\s,\"][^\s,]*)\s*"
+IDENTIFIERS = re.compile(rf"{IDENTIFIER}(?:,{IDENTIFIER})*")
 
 
 def complaint_of_text(name: str, value: str, values: Sequence[str]) -> str | None:
@@ -67,33 +68,17 @@ def _message_locale(value: str, values: Sequence[str]) -> str | None:
     return _locale(value, values) if value else 'must be a locale that the server has, got ""'
 
 
-def _encoding(value: str, values: Sequence[str]) -> str | None:
-    if _alphanumeric(value) in ENCODINGS:
-        return None
-    return f'must be the name of an encoding such as UTF8, got "{value}"'
-
-
-def _datestyle(value: str, values: Sequence[str]) -> str | None:
-    if all(DATESTYLE.fullmatch(word) for word in _split_list(value)):
-        return None
-    return f'must be a style and an order such as "ISO, DMY", got "{value}"'
-
-
-def _abbreviations(value: str, values: Sequence[str]) -> str | None:
-    if value in ABBREVIATIONS:
-        return None
-    return f'must be one of {", ".join(ABBREVIATIONS)}, got "{value}"'
+def _must_be(what: str, fits: Callable[[str], object]) -> Judge:
+    """A judge of values that fit, or do not, whatever Postgres lists."""
+    return lambda value, _: None if fits(value) else f'must be {what}, got "{value}"'
 
 
 def _some_of(*known: str) -> Judge:
     """A judge of lists of these words, in whatever case."""
-
-    def judge(value: str, values: Sequence[str]) -> str | None:
-        if all(word.lower() in known for word in _split_list(value)):
-            return None
-        return f'must be some of {", ".join(known)}, got "{value}"'
-
-    return judge
+    return _must_be(
+        f"some of {', '.join(known)}",
+        lambda value: all(word.lower() in known for word in _split_list(value)),
+    )
 
 
 def _log_connections(value: str, values: Sequence[str]) -> str | None:
@@ -114,16 +99,15 @@ def _text_search(value: str, values: Sequence[str]) -> str | None:
     )
 
 
-def _search_path(value: str, values: Sequence[str]) -> str | None:
-    if not value.strip() or re.fullmatch(f"{IDENTIFIER.pattern}(?:,{IDENTIFIER.pattern})*", value):
-        return None
-    return f'must be names of schemas, separated by commas, got "{value}"'
-
-
 CHECKS: Mapping[str, Judge] = {
-    "client_encoding": _encoding,
+    "client_encoding": _must_be(
+        "the name of an encoding such as UTF8", lambda value: _alphanumeric(value) in ENCODINGS
+    ),
     "createrole_self_grant": _some_of("set", "inherit"),
-    "datestyle": _datestyle,
+    "datestyle": _must_be(
+        'a style and an order such as "ISO, DMY"',
+        lambda value: all(map(DATESTYLE.fullmatch, _split_list(value))),
+    ),
     "default_text_search_config": _text_search,
     "lc_messages": _message_locale,
     "lc_monetary": _locale,
@@ -131,9 +115,14 @@ CHECKS: Mapping[str, Judge] = {
     "lc_time": _locale,
     "log_connections": _log_connections,
     "output_plugin_libraries": _some_of(*OUTPUT_PLUGINS),
-    "search_path": _search_path,
+    "search_path": _must_be(
+        "names of schemas, separated by commas",
+        lambda value: not value.strip() or IDENTIFIERS.fullmatch(value),
+    ),
     "timezone": _timezone,
-    "timezone_abbreviations": _abbreviations,
+    "timezone_abbreviations": _must_be(
+        f"one of {', '.join(ABBREVIATIONS)}", ABBREVIATIONS.__contains__
+    ),
 }
 
 

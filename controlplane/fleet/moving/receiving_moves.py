@@ -88,12 +88,9 @@ def begin_receiving(host: Host) -> None:
 def connect_to_receiver() -> int:
     """Open a connection to this host's worker. Returns its descriptor, which the caller closes.
     Raises OSError."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(str(receiver_socket()))
         return connection.detach()
-    finally:
-        connection.close()
 
 
 def _accept(listener: socket.socket, host_id: str) -> None:

@@ -259,18 +259,12 @@ class _Sender:
         self._link.send(end=name)
 
     def _part(self, file: int, part: Part) -> None:
+        """Send the bytes of the part; zeros for those that the file has lost meanwhile."""
         self._link.send(at=part.offset, length=part.length)
-        for piece in _pieces(file, part):
+        end = part.offset + part.length
+        for offset in range(part.offset, end, CHUNK_BYTES):
+            wanted = min(CHUNK_BYTES, end - offset)
+            piece = os.pread(file, wanted, offset).ljust(wanted, b"\0")
             self._link.heed()
             self._link.send_bytes(piece)
-            add_bytes(len(piece))
-
-
-def _pieces(file: int, part: Part) -> Iterator[bytes]:
-    """The bytes of the part; zeros for those that the file has lost meanwhile."""
-    offset, end = part.offset, part.offset + part.length
-    while offset < end:
-        wanted = min(CHUNK_BYTES, end - offset)
-        piece = os.pread(file, wanted, offset).ljust(wanted, b"\0")
-        yield piece
-        offset += wanted
+            add_bytes(wanted)

@@ -226,12 +226,9 @@ def connect_to_source(receiver_id: str, host_id: str) -> int | None:
     if runs_for is None:
         return None
     sockets = socket_dir(runs_for)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(str(sockets / f".s.PGSQL.{port_of(sockets)}"))
         return connection.detach() if is_served_by(connection, sockets) else None
-    finally:
-        connection.close()
 
 
 def _attach(endpoint: Endpoint, *, serves: bool) -> str:

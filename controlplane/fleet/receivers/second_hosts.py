@@ -3,7 +3,7 @@ one to begin, and what rows and events say of it."""
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 
 from django.conf import settings
@@ -54,12 +54,9 @@ def second_hosts(project: Project) -> list[Host]:
 
 def ask_to_receive(row: LogReceiver) -> None:
     """Let the row's host begin to receive. Raises LinkBroken, MoveRefused."""
-    link = Link(host_links().connect(row.host))
-    try:
+    with closing(Link(host_links().connect(row.host))) as link:
         link.send(receive=row.id)
         link.receive()
-    finally:
-        link.close()
 
 
 def note_attached(receiver_id: str) -> None:

@@ -150,7 +150,7 @@ def _put_in_place(
     chain = open_chain(branch_id)
     if chain is not None and (chain.system_id != system_id):
         raise NoBase("the chain is another cluster's")
-    place = _staging(branch_id)
+    place = history_dir(branch_id) / ".base"
     remove_tree(place)
     place.mkdir(mode=0o700, parents=True)
     try:
@@ -171,10 +171,6 @@ def _put_in_place(
     finally:
         remove_tree(place)
     return chain.with_base()
-
-
-def _staging(branch_id: str) -> Path:
-    return history_dir(branch_id) / ".base"
 
 
 def measure_bases(chain: Chain, branch_id: str) -> None:

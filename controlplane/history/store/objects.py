@@ -83,7 +83,9 @@ class Store:
         self._keyring = keyring
         self._knows_former_keys = False
         self._bandwidth = bandwidth
-        options: dict[str, Any] = {"retry_config": RETRIES, "client_options": _client_options()}
+        # Given options replace those that obstore reads from the environment.
+        of_client = {**BOUNDS, "allow_http": settings.HISTORY_STORE_ALLOW_HTTP}
+        options: dict[str, Any] = {"retry_config": RETRIES, "client_options": of_client}
         try:
             if url.startswith("file:"):
                 options = {}
@@ -273,11 +275,6 @@ def _secrets() -> tuple[str, bytes, list[str]]:
         return settings.HISTORY_KEY, salt, []
     present, *former = history_keys()
     return present, salt, former
-
-
-def _client_options() -> dict[str, Any]:
-    # Given options replace those that obstore reads from the environment.
-    return {**BOUNDS, "allow_http": settings.HISTORY_STORE_ALLOW_HTTP}
 
 
 @contextmanager

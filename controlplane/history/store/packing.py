@@ -117,7 +117,8 @@ def pack(name: str, content: Iterable[bytes], keyring: Keyring) -> Iterator[byte
     yield header
     compress = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).compress
     digest, length, number = hashlib.sha256(), 0, 0
-    for block in _blocks(content):
+    read = reader_of(content)
+    while block := read(BLOCK_BYTES):
         digest.update(block)
         length += len(block)
         yield _seal(cipher, name, number, compress(block), is_last=False)
@@ -173,12 +174,6 @@ def reader_of(parts: Iterable[bytes]) -> Callable[[int], bytes]:
         return taken
 
     return read
-
-
-def _blocks(content: Iterable[bytes]) -> Iterator[bytes]:
-    read = reader_of(content)
-    while block := read(BLOCK_BYTES):
-        yield block
 
 
 def _seal(cipher: AESGCM, name: str, number: int, data: bytes, *, is_last: bool) -> bytes:

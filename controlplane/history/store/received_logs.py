@@ -2,6 +2,7 @@
 gets the log that comes before, and a restore adds the received log to what it has."""
 
 import os
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -117,11 +118,8 @@ def _log(row: LogReceiver, host: Host, place: Path) -> Path | None:
     target = place / row.id
     target.mkdir()
     try:
-        link = Link(host_links().connect(row.host))
-        try:
+        with closing(Link(host_links().connect(row.host))) as link:
             _fetch(link, row.id, target)
-        finally:
-            link.close()
     except MoveRefused:
         return None
     except LinkBroken as error:
