@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -258,12 +258,7 @@ def restore_secrets(backup: Path) -> None:
     durable.sync(settings.STATE_DIR)
 
 
-@contextmanager
-def metadata_for_restore(*, mark: str) -> Iterator[None]:
+def metadata_for_restore(*, mark: str) -> AbstractContextManager[None]:
     """Make the empty database available that rows are restored into. The caller holds the state
     directory. Raises DumpFailed."""
-    if "DATABASE_URL" in os.environ:
-        yield
-        return
-    with metadata_cluster(mark=mark):
-        yield
+    return nullcontext() if "DATABASE_URL" in os.environ else metadata_cluster(mark=mark)

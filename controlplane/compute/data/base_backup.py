@@ -12,7 +12,13 @@ from controlplane.compute.host.accounts import Account
 from controlplane.compute.host.cloning import clone_file, clone_tree
 from controlplane.compute.host.foreign_files import put_into, read_regular
 from controlplane.compute.host.steps import step
-from controlplane.compute.host.tree import SEGMENT_SIZE, TreeUntrusted, open_directory, start_of
+from controlplane.compute.host.tree import (
+    SEGMENT_SIZE,
+    TreeUntrusted,
+    open_directory,
+    open_inside,
+    start_of,
+)
 from controlplane.compute.host.wal import parse_lsn, segment_name, segment_start
 from controlplane.compute.processes.recovery import read_control
 from controlplane.compute.processes.session import NotPostgres, Session, session, values_of
@@ -167,8 +173,7 @@ def _clone_as_crashed(parent: Path, target: Path, account: Account) -> None:
     """
     draft = target.with_name(CONTROL)
     with (
-        open_directory(parent) as data,
-        open_directory("global", dir_fd=data) as source,
+        open_inside(parent, "global") as source,
         open_directory(target.parent) as beside,
     ):
         for _ in range(MAX_ATTEMPTS):
@@ -211,8 +216,7 @@ def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Acc
     """Copy the segments of the log that recovering the copy needs, and what tells where its
     timelines began: without that, nothing could be recovered along them later."""
     with (
-        open_directory(parent) as data,
-        open_directory("pg_wal", dir_fd=data) as log,
+        open_inside(parent, "pg_wal") as log,
         open_directory(target / "pg_wal") as copy,
     ):
         for name in os.listdir(log):

@@ -64,6 +64,14 @@ def open_directory(path: Path | str, *, dir_fd: int | None = None) -> Iterator[i
         os.close(descriptor)
 
 
+@contextmanager
+def open_inside(path: Path, name: str) -> Iterator[int]:
+    """The descriptor of the directory `name` of a compute's account in the directory `path`. Raises
+    OSError."""
+    with open_directory(path) as outer, open_directory(name, dir_fd=outer) as inner:
+        yield inner
+
+
 def give_tree(place: Path, before: Account, after: Account) -> None:
     """Give the tree, in which no process of `before` works any more, to another account. Only files
     that belong to `before` and have no other name are given. Raises TreeUntrusted, OSError."""

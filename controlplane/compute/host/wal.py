@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
 from controlplane import durable
 from controlplane.compute.host.foreign_files import read_regular
@@ -136,10 +135,6 @@ class Record:
     checksum: int
     # Where the next record begins, or the header of the page that it begins in.
     end: int
-
-    @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> Self:
-        return cls(**stored)
 
 
 def record_at(directory: int, timeline: int, lsn: int) -> Record | None:

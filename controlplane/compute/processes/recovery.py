@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from controlplane.compute.host.foreign_files import read_regular
 from controlplane.compute.host.progress import children_of, cmdline_of
-from controlplane.compute.host.tree import SEGMENT, open_directory
+from controlplane.compute.host.tree import SEGMENT, open_inside
 
 # The whole titles: a client's backend has a role and a database of any names there.
 TITLE = re.compile(r"postgres: (\S+: )?startup recovering ([0-9A-F]{24})[\0 ]*")
@@ -43,11 +43,7 @@ def bytes_to_redo(data_dir: Path, postmaster: int) -> int | None:
     if it is not redoing its log now, or if the log is not where Postgres keeps it."""
     for pid in children_of(postmaster):
         if found := TITLE.fullmatch(cmdline_of(pid).decode(errors="replace")):
-            with (
-                suppress(OSError),
-                open_directory(data_dir) as data,
-                open_directory("pg_wal", dir_fd=data) as log,
-            ):
+            with suppress(OSError), open_inside(data_dir, "pg_wal") as log:
                 return _bytes_from(log, found[2])
     return None
 
@@ -74,7 +70,7 @@ def is_to_recover(data_dir: Path) -> bool:
 
 def read_control(data_dir: Path) -> Control:
     """Read pg_control. Raises OSError, also if it is cut short."""
-    with open_directory(data_dir) as data, open_directory("global", dir_fd=data) as directory:
+    with open_inside(data_dir, "global") as directory:
         found = read_regular("pg_control", CONTROL.size, dir_fd=directory)
     if len(found) < CONTROL.size:
         raise OSError("pg_control is missing or damaged")

@@ -306,26 +306,19 @@ def _number(text: str, known: Known) -> float | None:
     if found is None:
         return None
     digits, unit = found.groups()
+    factor = _factor(unit, known) if unit else 1.0
+    if factor is None:
+        return None
     try:
-        number = _in_own_unit(digits, unit, known)
+        number = float(int(digits, 16)) if "x" in digits.lower() else float(digits)
+        if known.vartype == "integer" and re.fullmatch(r"[+-]?0[0-7]+", digits):
+            number = float(int(digits, 8))
     except OverflowError:
         return None
-    if number is None or not math.isfinite(number):
+    number *= factor
+    if not math.isfinite(number):
         return None
     return float(round(number)) if known.vartype == "integer" else number
-
-
-def _in_own_unit(digits: str, unit: str, known: Known) -> float | None:
-    """The number in the setting's own unit; None for another unit. Raises OverflowError."""
-    number = float(int(digits, 16)) if "x" in digits.lower() else float(digits)
-    if known.vartype == "integer" and re.fullmatch(r"[+-]?0[0-7]+", digits):
-        number = float(int(digits, 8))
-    if unit:
-        factor = _factor(unit, known)
-        if factor is None:
-            return None
-        number *= factor
-    return number
 
 
 def _factor(unit: str, known: Known) -> float | None:

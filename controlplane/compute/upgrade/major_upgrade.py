@@ -36,7 +36,7 @@ from controlplane.compute.host.filesystem import (
 from controlplane.compute.host.foreign_files import remove_from
 from controlplane.compute.host.patience import check_cancelled, report_progress
 from controlplane.compute.host.steps import step
-from controlplane.compute.host.tree import give_tree, open_directory
+from controlplane.compute.host.tree import give_tree, open_inside
 from controlplane.compute.processes.account_processes import end_upgrade_account
 from controlplane.compute.processes.limits import end_group, forget_limits
 from controlplane.compute.processes.occupants import end_processes_in
@@ -138,7 +138,7 @@ def _replaced_place(branch_id: str, key: str) -> Path:
 
 def _refuse_slots(source: Path) -> None:
     """Slots are not copied, so a subscriber would miss what it has not received yet."""
-    with open_directory(source) as inside, open_directory("pg_replslot", dir_fd=inside) as slots:
+    with open_inside(source, "pg_replslot") as slots:
         names = sorted({*os.listdir(slots)} - {HISTORY_SLOT, REGION_SLOT})
     if names:
         raise UpgradeRefused(
@@ -150,12 +150,12 @@ def _refuse_slots(source: Path) -> None:
 def _upgrade(branch_id: str, account: Account, *, before: int, to: int) -> None:
     workshop = branch_data.staging_id(branch_id)
     staging, data = branch_dir(workshop), data_dir(workshop)
-    with _running_postgres(branch_id, account) as sockets, step("checking_catalog"):
+    with _running_postgres(branch_id) as sockets, step("checking_catalog"):
         refuse_unsupported(sockets, to)
         found = strip_client_code(sockets)
     data.rename(staging / OLD)
     clone_tree(branch_data.template(to), data, owner=account)
-    with _running_postgres(branch_id, account) as sockets:
+    with _running_postgres(branch_id) as sockets:
         fresh = own_rows(sockets)
     with _upgrade_lock(branch_id), step("upgrading", **{"from": before, "to": to}):
         runner = Account(upgrade_account().uid, account.gid)
@@ -166,7 +166,7 @@ def _upgrade(branch_id: str, account: Account, *, before: int, to: int) -> None:
     remove_tree(staging / WORK)
     remove_from(data, *STEERING)
     give_tree(data, runner, account)
-    with _running_postgres(branch_id, account) as sockets, step("restoring_functions"):
+    with _running_postgres(branch_id) as sockets, step("restoring_functions"):
         if changed := changed_rows(sockets, fresh):
             raise UpgradeFailed(f"the upgrade would change what is Postgres's own: {changed}")
         restore_client_code(sockets, found)
@@ -203,7 +203,7 @@ def _upgrade_lock(branch_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def _running_postgres(branch_id: str, account: Account) -> Iterator[Path]:
+def _running_postgres(branch_id: str) -> Iterator[Path]:
     """Run Postgres on the data in the staging directory, for ourselves alone."""
     workshop = branch_data.staging_id(branch_id)
     data = data_dir(workshop)

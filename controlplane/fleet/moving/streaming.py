@@ -9,10 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from controlplane.compute.catalog.reading import end_clients
-from controlplane.compute.data.base_backup import CHECKPOINT_TIMEOUT, begin_backup, end_backup
+from controlplane.compute.data.base_backup import (
+    CHECKPOINT_TIMEOUT,
+    begin_backup,
+    end_backup,
+    flushed_position,
+)
 from controlplane.compute.data.branch_data import data_dir
 from controlplane.compute.host.steps import add_bytes
-from controlplane.compute.host.tree import REGULAR, SEGMENT_SIZE, open_directory, start_of
+from controlplane.compute.host.tree import REGULAR, SEGMENT_SIZE, open_inside, start_of
 from controlplane.compute.host.wal import (
     lsn_text,
     parse_lsn,
@@ -48,8 +53,7 @@ def streaming(link: Link, branch_id: str, sockets: Path) -> "Iterator[Stream]":
     the caller ends. Raises psycopg.Error, OSError."""
     with (
         session(sockets, bound=CHECKPOINT_TIMEOUT) as connection,
-        open_directory(data_dir(branch_id)) as data,
-        open_directory("pg_wal", dir_fd=data) as log,
+        open_inside(data_dir(branch_id), "pg_wal") as log,
     ):
         begin_backup(connection)
         yield Stream(link, branch_id, connection, log)
@@ -110,10 +114,7 @@ class Stream:
     def send_new(self) -> int:
         """Send what the compute has flushed since. Returns the position of its end. Raises
         psycopg.Error, LinkBroken, LogCutOff, OSError."""
-        (flushed,) = values_of(
-            self._connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone(), str
-        )
-        until = parse_lsn(flushed)
+        until = flushed_position(self._connection)
         before = segment_start(self.sent)
         self._send(until)
         if segment_start(until) > before:

@@ -8,8 +8,7 @@ waits for a receiver which is gone would wait for ever, whatever its `statement_
 import os
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import LiteralString
 
@@ -37,13 +36,11 @@ class NotAttached(Exception):
     """Commits do not wait for another host; the message says why."""
 
 
-@contextmanager
-def configuration_lock(branch_id: str) -> Iterator[None]:
+def configuration_lock(branch_id: str) -> AbstractContextManager[None]:
     """Hold the branch's configuration file, to read and replace it. For moments only: the process
     that takes out a lost receiver waits for it, and may be another one than the worker. Raises
     LockTimeout."""
-    with lock_branches(standby_lock(branch_id), timeout=LOCK_TIMEOUT):
-        yield
+    return lock_branches(standby_lock(branch_id), timeout=LOCK_TIMEOUT)
 
 
 def standby_line(branch_id: str) -> str:

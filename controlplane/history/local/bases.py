@@ -27,7 +27,7 @@ from controlplane.compute.host.accounts import own_account
 from controlplane.compute.host.cloning import clone_tree, shares_blocks, sync_clone
 from controlplane.compute.host.filesystem import remove_tree
 from controlplane.compute.host.foreign_files import read_regular
-from controlplane.compute.host.tree import files_in, open_directory, tree_size
+from controlplane.compute.host.tree import files_in, open_inside, tree_size
 from controlplane.compute.host.wal import record_at
 from controlplane.compute.processes.recovery import read_control
 from controlplane.history.local import pulling
@@ -136,7 +136,7 @@ def _base_in(data: Path, at: datetime, *, end: int | None = None) -> tuple[Base,
     # The copy of a running branch has the checkpoint that the copy began with.
     label = read_regular(data / "backup_label", MAX_LABEL_BYTES).decode()
     redo, lsn = positions_in(label) if label else (control.redo, control.checkpoint)
-    with open_directory(data) as inside, open_directory("pg_wal", dir_fd=inside) as log:
+    with open_inside(data, "pg_wal") as log:
         checkpoint = record_at(log, control.timeline, lsn)
         end = end or pulling.end_of_stopped_log(data, log, since=redo)
     if checkpoint is None or end is None or end < checkpoint.end:

@@ -24,8 +24,8 @@ Callers that write hold the branch's history lock.
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -81,7 +81,7 @@ class Base:
             **{
                 **stored,
                 "at": datetime.fromisoformat(stored["at"]),
-                "checkpoint": Record.from_json(stored["checkpoint"]),
+                "checkpoint": Record(**stored["checkpoint"]),
             }
         )
 
@@ -226,12 +226,10 @@ def history_dir(branch_id: str) -> Path:
     return branch_dir(branch_id) / HISTORY
 
 
-@contextmanager
-def holding_history(branch_id: str, *, timeout: float = 30.0) -> Iterator[None]:
+def holding_history(branch_id: str, *, timeout: float = 30.0) -> AbstractContextManager[None]:
     """Hold the lock of the branch's history. It may be acquired while the branch's own lock is
     held, never the other way round. Raises LockTimeout."""
-    with lock_branches(history_lock(branch_id), timeout=timeout):
-        yield
+    return lock_branches(history_lock(branch_id), timeout=timeout)
 
 
 def chains_of(branch_id: str) -> list[Chain]:

@@ -8,8 +8,7 @@ not continue it.
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +21,13 @@ from controlplane.compute.host.binaries import major_of
 from controlplane.compute.host.cloning import copy_beginning
 from controlplane.compute.host.foreign_files import read_regular
 from controlplane.compute.host.space import require_reserve
-from controlplane.compute.host.tree import REGULAR, SEGMENT_SIZE, open_directory, start_of
+from controlplane.compute.host.tree import (
+    REGULAR,
+    SEGMENT_SIZE,
+    open_directory,
+    open_inside,
+    start_of,
+)
 from controlplane.compute.host.wal import (
     MAX_TIMELINE_BYTES,
     PAGE,
@@ -89,13 +94,11 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
             _hold_slot(connection)
             most = segment_start(chain.copied) + MAX_PULL
             until = flushed if whole else min(segment_start(flushed), most)
-            with _open_log_directory(branch_id) as source:
+            with open_inside(data_dir(branch_id), "pg_wal") as source:
                 complete_at = at if whole else None
                 # Postgres soon overwrites a recycled segment, which is slow if the disk must first
                 # copy each of its blocks.
-                has_copied = _copy(
-                    chain, branch_id, source, until=until, at=complete_at, share=False
-                )
+                has_copied = _copy(chain, source, until=until, at=complete_at, share=False)
         except LogLost as lost:
             chain.end(str(lost), at)
             return False
@@ -113,13 +116,13 @@ def pull_stopped(chain: Chain, branch_id: str, *, end: int | None = None) -> boo
     ended. Raises LogUnreadable, NotEnoughSpace, OSError.
     """
     at = clock.now()
-    with _open_log_directory(branch_id) as source:
+    with open_inside(data_dir(branch_id), "pg_wal") as source:
         until = end or end_of_stopped_log(data_dir(branch_id), source, since=chain.copied)
         if until is None:
             return False
         flushed_logs[branch_id] = Flushed(chain.number, until, at)
         try:
-            return _copy(chain, branch_id, source, until=until, at=at, share=True)
+            return _copy(chain, source, until=until, at=at, share=True)
         except LogLost as lost:
             chain.end(str(lost), at)
             return False
@@ -158,7 +161,7 @@ def read_flushed(chain: Chain, branch_id: str, start: int, stop: int) -> bytes:
     chain, OSError.
     """
     name = segment_name(chain.timeline, start)
-    with _open_log_directory(branch_id) as source, open_directory(chain.log) as target:
+    with open_inside(data_dir(branch_id), "pg_wal") as source, open_directory(chain.log) as target:
         _check_continues(chain, source, target)
         _check(chain, source, name)
         found = bytes_at(source, chain.timeline, start, stop - start)
@@ -198,19 +201,7 @@ def _advance(connection: Session, lsn: int) -> None:
     )
 
 
-@contextmanager
-def _open_log_directory(branch_id: str) -> Iterator[int]:
-    """The descriptor of the compute's directory of log, which its account can write to."""
-    with (
-        open_directory(data_dir(branch_id)) as data,
-        open_directory("pg_wal", dir_fd=data) as source,
-    ):
-        yield source
-
-
-def _copy(
-    chain: Chain, branch_id: str, source: int, *, until: int, at: datetime | None, share: bool
-) -> bool:
+def _copy(chain: Chain, source: int, *, until: int, at: datetime | None, share: bool) -> bool:
     """Copy the log from `chain.copied` to `until`. It has all commits until `at`; None if more
     commits may follow that are not copied yet. With `share`, the copies share their blocks if the
     disk allows it. Raises LogLost if it does not continue the chain."""
