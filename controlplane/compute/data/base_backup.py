@@ -16,6 +16,7 @@ from controlplane.compute.host.tree import (
     SEGMENT_SIZE,
     TreeUntrusted,
     open_directory,
+    open_file,
     open_inside,
     start_of,
 )
@@ -203,13 +204,10 @@ def _copy_log_since_checkpoint(parent: Path, target: Path, *, end: int, account:
         for start in range(segment_start(control.redo), end, SEGMENT_SIZE):
             os.stat(segment_name(control.timeline, start), dir_fd=copy)
         # Postgres goes on writing to the last one.
-        descriptor = os.open(last, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=copy)
-        try:
-            os.ftruncate(descriptor, end - start_of(last))
-            os.ftruncate(descriptor, SEGMENT_SIZE)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with open_file(last, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=copy) as segment:
+            os.ftruncate(segment, end - start_of(last))
+            os.ftruncate(segment, SEGMENT_SIZE)
+            os.fsync(segment)
 
 
 def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Account) -> None:

@@ -26,6 +26,7 @@ from controlplane.compute.host.tree import (
     is_recycled,
     named_entries,
     open_directory,
+    open_file,
     open_regular,
 )
 
@@ -69,15 +70,12 @@ def copy_beginning(
     clone = _Clone(source, owner, ())
     with open_regular(name, dir_fd=source) as (reading, found):
         clone.check(name, found)
-        writing = os.open(draft, NEW_FILE, 0o644, dir_fd=target)
-        try:
+        with open_file(draft, NEW_FILE, 0o644, dir_fd=target) as writing:
             os.fchmod(writing, 0o644)
             clone.content(reading, writing, min(size, found.st_size), share=share)
             os.ftruncate(writing, size)
             set_owner(writing, owner)
             durable.sync_open(writing)
-        finally:
-            os.close(writing)
 
 
 def shares_blocks(directory: Path) -> bool:
@@ -169,12 +167,9 @@ class _Clone:
                 return
             self.check(name, found)
             self.held += bytes_held(found)
-            target = os.open(name, NEW_FILE, 0o600, dir_fd=writing)
-            try:
+            with open_file(name, NEW_FILE, 0o600, dir_fd=writing) as target:
                 self.content(source, target, found.st_size)
                 set_owner(target, self.owner)
-            finally:
-                os.close(target)
         self.wrote(MIN_FILE_BYTES, writing)
         report_progress()
 

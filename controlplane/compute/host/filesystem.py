@@ -17,7 +17,7 @@ from django.conf import settings
 
 from controlplane import durable
 from controlplane.compute.host.patience import check_cancelled, remaining
-from controlplane.compute.host.tree import open_directory
+from controlplane.compute.host.tree import REGULAR, open_directory, open_file
 
 # How often a directory is gone through until it is empty. Some filesystems skip entries while
 # others are removed, and a process that still works there may add some.
@@ -71,11 +71,8 @@ def flush(files: Sequence[str], directories: Sequence[str] = ()) -> None:
 
 
 def _start_writing(file: str) -> None:
-    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+    with open_file(file, REGULAR) as descriptor:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
 
 
 def is_little_dirty() -> bool:
@@ -206,8 +203,7 @@ def forget_catalog_lock(branch_id: str) -> None:
 @contextmanager
 def _lock_file(path: Path, deadline: float) -> Iterator[None]:
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
+        with open_file(path, os.O_RDWR | os.O_CREAT, 0o600) as descriptor:
             _wait_for_lock(descriptor, path.name, deadline)
             # The last holder may have removed the file; later callers then lock a new one.
             if _is_at(path, descriptor):
@@ -219,8 +215,6 @@ def _lock_file(path: Path, deadline: float) -> Iterator[None]:
                     if _is_of_gone_branch(path) and _is_at(path, descriptor):
                         path.unlink(missing_ok=True)
                 return
-        finally:
-            os.close(descriptor)
 
 
 def _is_of_gone_branch(lock: Path) -> bool:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from controlplane.compute.host.accounts import Account, set_owner
-from controlplane.compute.host.tree import NEW_FILE, REGULAR, open_directory
+from controlplane.compute.host.tree import NEW_FILE, REGULAR, open_directory, open_file
 
 # Errors of opening a missing file, a link or a socket in a file's place, and a file on which its
 # owner holds a lease (fcntl(2), F_SETLEASE), so that opening it would have to wait.
@@ -74,10 +74,6 @@ def remove_from(directory: Path, *names: str) -> None:
 def process_file(pid: int | str, name: str, limit: int = MAX_PROCESS_FILE_BYTES) -> bytes:
     """The first `limit` bytes of a file of the process in /proc; b"" if it has ended. A process can
     make its command line and its environment as long as its memory."""
-    with suppress(OSError):
-        file = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(file, limit)
-        finally:
-            os.close(file)
+    with suppress(OSError), open_file(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC) as file:
+        return os.read(file, limit)
     return b""

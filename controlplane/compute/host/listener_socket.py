@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from controlplane.compute.host.accounts import Account, set_owner
-from controlplane.compute.host.tree import open_directory
+from controlplane.compute.host.tree import open_directory, open_file
 from controlplane.process_accounts import MAY_CONNECT, acts_as_root, in_use
 
 PORT, HIDDEN_PORT = 5432, 5433  # only part of the socket's name
@@ -57,18 +57,17 @@ def let_proxy_in(socket_dir: Path, files: Collection[str]) -> None:
     give_sockets(socket_dir, Account(owner, owner))
     with open_directory(socket_dir) as directory:
         for name in files:
-            with suppress(FileNotFoundError):
-                # The owner may have put a link in its place.
-                file = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=directory)
-                try:
-                    found = os.fstat(file)
-                    if found.st_uid == owner and found.st_nlink == 1:
-                        if stat.S_ISSOCK(found.st_mode):
-                            os.chmod(f"/proc/self/fd/{file}", 0o777)  # noqa: S103 - the directory protects it
-                        elif stat.S_ISREG(found.st_mode):
-                            os.chmod(f"/proc/self/fd/{file}", 0o644)
-                finally:
-                    os.close(file)
+            # The owner may have put a link in its place.
+            with (
+                suppress(FileNotFoundError),
+                open_file(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=directory) as file,
+            ):
+                found = os.fstat(file)
+                if found.st_uid == owner and found.st_nlink == 1:
+                    if stat.S_ISSOCK(found.st_mode):
+                        os.chmod(f"/proc/self/fd/{file}", 0o777)  # noqa: S103 - the directory protects it
+                    elif stat.S_ISREG(found.st_mode):
+                        os.chmod(f"/proc/self/fd/{file}", 0o644)
 
 
 def hide(socket_dir: Path) -> None:

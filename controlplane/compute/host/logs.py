@@ -30,6 +30,7 @@ from pathlib import Path
 from django.conf import settings
 
 from controlplane.compute.host.log_lines import parse
+from controlplane.compute.host.tree import open_file
 
 MAX_LOG_BYTES = 5 << 20  # bytes
 # Bytes read from a pipe at once, which is a pipe's capacity, and seconds between reads: 1.3 MB/s.
@@ -175,11 +176,8 @@ def _append(log_file: Path, text: bytes) -> None:
     with suppress(FileNotFoundError):
         if log_file.lstat().st_size + len(text) > MAX_LOG_BYTES:
             log_file.rename(log_file.with_suffix(".log.1"))
-    descriptor = os.open(log_file, APPENDED, 0o600)
-    try:
+    with open_file(log_file, APPENDED, 0o600) as descriptor:
         os.write(descriptor, text)
-    finally:
-        os.close(descriptor)
 
 
 @functools.cache

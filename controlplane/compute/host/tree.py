@@ -16,7 +16,7 @@ import re
 import stat
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from controlplane.compute.host.accounts import Account
@@ -54,14 +54,22 @@ class TreeUntrusted(Exception):
 
 
 @contextmanager
-def open_directory(path: Path | str, *, dir_fd: int | None = None) -> Iterator[int]:
-    """The directory's descriptor. With the descriptor `dir_fd`, `path` is a single name in that
-    directory. Raises OSError, for a link too."""
-    descriptor = os.open(path, DIRECTORY, dir_fd=dir_fd)
+def open_file(
+    path: Path | str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
+) -> Iterator[int]:
+    """The descriptor of the file, as `os.open` opens it; it is closed at the end. Raises
+    OSError."""
+    descriptor = os.open(path, flags, mode, dir_fd=dir_fd)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def open_directory(path: Path | str, *, dir_fd: int | None = None) -> AbstractContextManager[int]:
+    """The directory's descriptor. With the descriptor `dir_fd`, `path` is a single name in that
+    directory. Raises OSError, for a link too."""
+    return open_file(path, DIRECTORY, dir_fd=dir_fd)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from controlplane import durable
 from controlplane.compute.host.foreign_files import read_regular
-from controlplane.compute.host.tree import REGULAR, SEGMENT_SIZE, start_of
+from controlplane.compute.host.tree import REGULAR, SEGMENT_SIZE, open_file, start_of
 
 # The file with a segment's checksum has the segment's name and this suffix.
 SUM = ".sum"
@@ -252,12 +252,9 @@ def _past_page_header(position: int) -> int:
 
 def bytes_at(directory: int, timeline: int, position: int, count: int) -> bytes:
     """Up to `count` bytes at the position, from the segment in the open directory that holds it."""
-    with suppress(FileNotFoundError):
-        file = os.open(segment_name(timeline, position), REGULAR, dir_fd=directory)
-        try:
-            return os.pread(file, count, position % SEGMENT_SIZE)
-        finally:
-            os.close(file)
+    name = segment_name(timeline, position)
+    with suppress(FileNotFoundError), open_file(name, REGULAR, dir_fd=directory) as file:
+        return os.pread(file, count, position % SEGMENT_SIZE)
     return b""
 
 

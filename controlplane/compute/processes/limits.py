@@ -19,6 +19,7 @@ from pathlib import Path
 
 from django.conf import settings
 
+from controlplane.compute.host.tree import open_file
 from controlplane.compute.settings.configuration import max_connections
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -167,8 +168,5 @@ def _members(group: Path) -> list[int]:
 
 
 def _write_existing(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
+    with open_file(path, os.O_WRONLY) as descriptor:
         os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)

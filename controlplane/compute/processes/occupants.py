@@ -27,6 +27,7 @@ from controlplane.compute.host import patience
 from controlplane.compute.host.binaries import majors, postgres_bin
 from controlplane.compute.host.filesystem import Listing
 from controlplane.compute.host.foreign_files import process_file
+from controlplane.compute.host.tree import open_file
 from controlplane.process_accounts import acts_as_root
 
 # Seconds that processes may take to end after they were killed.
@@ -49,28 +50,20 @@ def lease(branch_id: str) -> Iterator[int]:
     The caller holds the branch's lock. Raises StopFailed if a process of the compute lets no other
     one share the lease, as one that was taken over may do.
     """
-    descriptor = os.open(_lease_file(branch_id), os.O_RDONLY | os.O_CREAT, 0o600)
-    try:
+    with open_file(_lease_file(branch_id), os.O_RDONLY | os.O_CREAT, 0o600) as descriptor:
         deadline = time.monotonic() + END_TIMEOUT
         while not _locked(descriptor, fcntl.LOCK_SH):
             if time.monotonic() > deadline:
                 raise StopFailed("a process of the compute does not share its lease")
             time.sleep(0.001)
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def is_leased(branch_id: str) -> bool:
     """True if any process of the branch's compute is alive."""
-    try:
-        descriptor = os.open(_lease_file(branch_id), os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
+    with suppress(FileNotFoundError), open_file(_lease_file(branch_id), os.O_RDONLY) as descriptor:
         return not _locked(descriptor, fcntl.LOCK_EX)
-    finally:
-        os.close(descriptor)
+    return False
 
 
 def _locked(descriptor: int, kind: int) -> bool:

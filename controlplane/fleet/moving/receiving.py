@@ -11,6 +11,7 @@ import stat
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -85,8 +86,8 @@ def receive_unlogged_files(link: Link, branch_id: str) -> None:
     """Receive, durably, what the log of a followed compute did not have. Raises LinkBroken,
     MoveRefused, NotEnoughSpace, OSError."""
     place = branch_dir(branch_id)
-    receiver = _Receiver(link, branch_id, (), place, account_of(place), Following())
-    receiver.is_in_place = True
+    account = account_of(place)
+    receiver = _Receiver(link, branch_id, (), place, account, Following(), is_in_place=True)
     receiver.receive()
     # One after the other only now: most of it is then one write of the filesystem's journal.
     for name in (*receiver.changed, DATA):
@@ -101,27 +102,19 @@ def remove_received(branch_id: str) -> None:
     compute.remove(branch_id)
 
 
+@dataclass
 class _Receiver:
-    def __init__(
-        self,
-        link: Link,
-        branch_id: str,
-        received: Collection[str],
-        staging: Path,
-        account: Account,
-        following: Following,
-    ) -> None:
-        # Whether the files replace those of a branch that was received before.
-        self.is_in_place = False
-        # In their order, the names of these files and of the directories that they are in.
-        self.changed: dict[str, None] = {}
-        self._following = following
-        self._link = link
-        self._branch_id = branch_id
-        self._received = received
-        self._staging = staging
-        self._account = account
-        self._unlooked = 0
+    _link: Link
+    _branch_id: str
+    _received: Collection[str]
+    _staging: Path
+    _account: Account
+    _following: Following
+    # Whether the files replace those of a branch that was received before.
+    is_in_place: bool = False
+    # In their order, the names of these files and of the directories that they are in.
+    changed: dict[str, None] = field(default_factory=dict)
+    _unlooked: int = 0
 
     def receive(self) -> None:
         while True:

@@ -20,7 +20,7 @@ from pathlib import Path
 from controlplane.compute.data.base_backup import PROCESS_FILES, RUNNING_FILES
 from controlplane.compute.data.branch_data import branch_dir, data_dir
 from controlplane.compute.host.steps import add_bytes
-from controlplane.compute.host.tree import REGULAR, data_of, entries_in, tree_size
+from controlplane.compute.host.tree import REGULAR, data_of, entries_in, open_file, tree_size
 from controlplane.compute.processes.recovery import STANDBY
 from controlplane.fleet.messages import CHUNK_BYTES, Link
 from controlplane.fleet.moving.streaming import Stream
@@ -178,18 +178,12 @@ def send_unlogged_files(link: Link, branch_id: str) -> None:
     link.send(complete=branch_id)
 
 
+@dataclass
 class _Sender:
-    def __init__(
-        self,
-        link: Link,
-        branch_id: str,
-        sent: SentBlocks,
-        between: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._link = link
-        self._branch_id = branch_id
-        self._sent = sent
-        self._between = between
+    _link: Link
+    _branch_id: str
+    _sent: SentBlocks
+    _between: Callable[[], None] = lambda: None
 
     def tree(
         self,
@@ -231,11 +225,8 @@ class _Sender:
 
     def own_file(self, path: Path, name: str) -> None:
         """Send a file that no untrusted account can write to."""
-        descriptor = os.open(path, REGULAR)
-        try:
+        with open_file(path, REGULAR) as descriptor:
             self.file(descriptor, name)
-        finally:
-            os.close(descriptor)
 
     def file(self, file: int, name: str) -> None:
         self._link.heed()

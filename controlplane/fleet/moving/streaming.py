@@ -17,7 +17,7 @@ from controlplane.compute.data.base_backup import (
 )
 from controlplane.compute.data.branch_data import data_dir
 from controlplane.compute.host.steps import add_bytes
-from controlplane.compute.host.tree import REGULAR, SEGMENT_SIZE, open_inside, start_of
+from controlplane.compute.host.tree import REGULAR, SEGMENT_SIZE, open_file, open_inside, start_of
 from controlplane.compute.host.wal import (
     lsn_text,
     parse_lsn,
@@ -148,8 +148,7 @@ class Stream:
     def _send_part(self, name: str, at: int, length: int) -> None:
         self._check(name)
         self._link.send(log=self.branch_id, segment=name, at=at, length=length)
-        file = os.open(name, REGULAR, dir_fd=self._log)
-        try:
+        with open_file(name, REGULAR, dir_fd=self._log) as file:
             for position in range(at, at + length, CHUNK_BYTES):
                 wanted = min(CHUNK_BYTES, at + length - position)
                 piece = os.pread(file, wanted, position)
@@ -157,8 +156,6 @@ class Stream:
                     raise LogCutOff(f"the log's segment {name} is too short")
                 self._link.send_bytes(piece)
                 add_bytes(len(piece))
-        finally:
-            os.close(file)
         # It may have been recycled while it was read.
         self._check(name)
 

@@ -25,6 +25,7 @@ from controlplane.compute.host.tree import (
     REGULAR,
     SEGMENT_SIZE,
     open_directory,
+    open_file,
     open_inside,
     start_of,
 )
@@ -260,12 +261,8 @@ def _check_continues(chain: Chain, source: int, target: int) -> None:
     count = min(chain.copied % SEGMENT_SIZE, PAGE)
     parts = []
     for directory in (source, target):
-        with suppress(FileNotFoundError):
-            file = os.open(name, REGULAR, dir_fd=directory)
-            try:
-                parts.append(os.pread(file, count, chain.copied % SEGMENT_SIZE - count))
-            finally:
-                os.close(file)
+        with suppress(FileNotFoundError), open_file(name, REGULAR, dir_fd=directory) as file:
+            parts.append(os.pread(file, count, chain.copied % SEGMENT_SIZE - count))
     if len(set(parts)) > 1:
         raise LogLost(OTHER_LOG)
 
