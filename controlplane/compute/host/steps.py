@@ -56,7 +56,7 @@ def recording(steps: list[Step]) -> Iterator[None]:
 @contextmanager
 def step(name: str, **detail: Any) -> Iterator[Step]:
     """Report what runs inside as a step of the work."""
-    begun = Step(name, now(), detail=detail)
+    begun = Step(name, clock.now(), detail=detail)
     if (steps := _recorded.get()) is not None:
         steps.append(begun)
     try:
@@ -65,7 +65,7 @@ def step(name: str, **detail: Any) -> Iterator[Step]:
         begun.error = error
         raise
     finally:
-        begun.finished_at = now()
+        begun.finished_at = clock.now()
 
 
 def reached(name: str, **detail: Any) -> None:
@@ -79,7 +79,3 @@ def add_bytes(count: int) -> None:
     if (steps := _recorded.get()) and steps[-1].finished_at is None:
         detail = steps[-1].detail
         detail["bytes"] = detail.get("bytes", 0) + count
-
-
-def now() -> datetime:
-    return clock.now()

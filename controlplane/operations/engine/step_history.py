@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from controlplane.compute.host.steps import Step, now, recording
+from controlplane.clock import now
+from controlplane.compute.host.steps import Step, recording
 from controlplane.models import UNFINISHED, Host, Operation, Run
 from controlplane.operations.actions.words import failure_message, without_paths
 from controlplane.operations.queue.jobs import picked_up_at
