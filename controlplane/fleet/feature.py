@@ -10,10 +10,9 @@ from controlplane.fleet.messages import (
     MoveRefused,
     reach_hosts_by,
 )
-from controlplane.fleet.moves import go_on_emptying
+from controlplane.fleet.moves import HostNotReady, go_on_emptying
 from controlplane.fleet.moving.following import NotFollowed
 from controlplane.fleet.moving.moved_away import remove_moved_away
-from controlplane.fleet.moving.project_host import HostNotReady
 from controlplane.fleet.moving.project_move import end_move, move_project, undo_move
 from controlplane.fleet.moving.receiving_moves import begin_receiving, connect_to_receiver
 from controlplane.fleet.receivers import receivewal

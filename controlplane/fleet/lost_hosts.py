@@ -22,7 +22,7 @@ from controlplane.actors import PLATFORM, acting_as
 from controlplane.database.version import perch_version
 from controlplane.events.changes import project_host_lost
 from controlplane.events.recording import record
-from controlplane.fleet.moving.project_host import set_host
+from controlplane.fleet.moves import set_host
 from controlplane.models import (
     CATALOG_UNREAD,
     UNFINISHED,

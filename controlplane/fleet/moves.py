@@ -1,21 +1,33 @@
 """Moves projects to other hosts of their region, for operators: one project (`move`), or all of a
-host that is to be emptied (`empty_host`), which a round goes on with (`go_on_emptying`)."""
+host that is to be emptied (`empty_host`), which a round goes on with (`go_on_emptying`).
+
+Which host a project lives on is changed only here (`give_to_host`, `set_host`). A worker acts only
+for the projects of its host (`own_host`), and proxies hear of the change in the same transaction
+(migration 0030). So this one row decides which host owns the project's branches.
+"""
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from django.db import transaction
 from django.db.models import Count, Exists, Max, OuterRef, QuerySet
 
 from controlplane import clock
 from controlplane.database.version import perch_version
+from controlplane.events.changes import project_updated
+from controlplane.events.differences import differences
+from controlplane.events.recording import record
 from controlplane.models import (
+    HANDED_OVER,
     UNFINISHED,
     Action,
     Endpoint,
     EndpointState,
+    HistoryChain,
     Host,
     Lane,
     Operation,
@@ -27,6 +39,7 @@ from controlplane.operations.details import MoveProjectDetails
 from controlplane.operations.engine.effects import pending_state
 from controlplane.operations.engine.scheduling import Step, schedule, unfinished
 from controlplane.operations.locks import apart, locked_project
+from controlplane.operations.queue.jobs import move_job
 from controlplane.services.errors import Conflict, HostAway, NotFound, ServiceError, Unprocessable
 from controlplane.services.hosts import find_host
 from controlplane.services.rules.placement import versions_of, weighted_room
@@ -37,6 +50,12 @@ log = logging.getLogger(__name__)
 # it tries again: 0 minutes after the first failure, then 1, 3, 7, …
 FAILURE_RETENTION = timedelta(days=1)
 MAX_RETRY_DELAY = timedelta(hours=1)
+# Set when a project has been given to another host by this process.
+has_moved = threading.Event()
+
+
+class HostNotReady(Exception):
+    """The host cannot own the project; the message says why."""
 
 
 @dataclass
@@ -181,3 +200,36 @@ def _active(project: Project, earlier: Sequence[Operation]) -> Iterator[Endpoint
     for endpoint in Endpoint.objects.filter(project=project, deleted_at=None).order_by("id"):
         if (pending_state(endpoint, earlier) or endpoint.current_state) == EndpointState.ACTIVE:
             yield endpoint
+
+
+def give_to_host(project: Project, host_id: str, *, served_by: str, by: Operation) -> None:
+    """Make the host the one that the project lives on. The caller holds the project's lock, no
+    process works on the project's branches, and the state directory with the identity `served_by`
+    has all of their data durably. Raises HostNotReady if another one serves the host."""
+    host = Host.objects.select_for_update().filter(id=host_id).first()
+    if host is None or host.region_id != project.region_id or host.state_id != served_by:
+        raise HostNotReady(f'the host "{host_id}" has lost the data that was moved there')
+    changes = differences({"host_id": project.host_id}, {"host_id": host.id})
+    project.host, project.updated_at = host, clock.now()
+    project.save(update_fields=["host", "updated_at"])
+    # The host has no copies in the store yet: its rounds make them.
+    HistoryChain.objects.filter(branch__project=project).update(stored_at=None)
+    if changes:
+        record(project_updated(project, changes, [by]))
+    transaction.on_commit(has_moved.set)
+
+
+def set_host(project: Project, host: Host) -> None:
+    """Let the project of a lost host live on another host of its region from now on.
+
+    The caller holds the project's lock, knows that its computes are gone, and sees to its data.
+    Jobs that wait move to the new host's queues.
+    """
+    project.host = host
+    project.updated_at = max(clock.now(), project.updated_at)
+    project.save(update_fields=["host", "updated_at"])
+    waiting = Operation.objects.filter(
+        project=project, status__in=HANDED_OVER, dispatched_at__isnull=False
+    )
+    for operation in waiting:
+        move_job(operation, project)

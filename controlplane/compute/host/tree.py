@@ -308,48 +308,30 @@ def entries_of(
 ) -> Iterator[tuple[str, int | None]]:
     """The same of an open directory. With `all_of`, raises FileNotFoundError for what vanishes
     meanwhile, which is otherwise left out."""
-    tree = _Tree(directory, skip, wanted, all_of=all_of)
-    yield from tree.entries(directory, "")
+    owner, claims = os.fstat(directory).st_uid, Claims(directory)
+    missing = () if all_of else (FileNotFoundError,)
 
-
-class _Tree:
-    def __init__(
-        self,
-        directory: int,
-        skip: Collection[str],
-        wanted: Callable[[str], object],
-        *,
-        all_of: bool,
-    ) -> None:
-        self._owner = os.fstat(directory).st_uid
-        self._claims = Claims(directory)
-        self._skip = skip
-        self._wanted = wanted
-        self._missing = () if all_of else (FileNotFoundError,)
-
-    def entries(self, directory: int, place: str) -> Iterator[tuple[str, int | None]]:
-        found = named_entries(directory, place)
+    def entries(inside: int, place: str) -> Iterator[tuple[str, int | None]]:
+        found = named_entries(inside, place)
         # What vanishes after the list was read is noticed.
-        for entry in found if self._missing else list(found):
-            inner = f"{place}{entry.name}"
-            with suppress(*self._missing):
+        for entry in found if missing else list(found):
+            path = f"{place}{entry.name}"
+            with suppress(*missing):
                 if entry.is_dir(follow_symlinks=False):
-                    yield inner, None
-                    if inner not in self._skip:
-                        with open_directory(entry.name, dir_fd=directory) as inner_directory:
-                            yield from self.entries(inner_directory, f"{inner}/")
-                elif (
-                    inner not in self._skip
-                    and self._wanted(inner)
-                    and entry.is_file(follow_symlinks=False)
-                ):
-                    yield from self._file(entry.name, directory, place)
+                    yield path, None
+                    if path not in skip:
+                        with open_directory(entry.name, dir_fd=inside) as inner:
+                            yield from entries(inner, f"{path}/")
+                elif path not in skip and wanted(path) and entry.is_file(follow_symlinks=False):
+                    yield from regular(entry.name, inside, place)
 
-    def _file(self, name: str, directory: int, place: str) -> Iterator[tuple[str, int]]:
-        with open_regular(name, dir_fd=directory) as (file, status):
+    def regular(name: str, inside: int, place: str) -> Iterator[tuple[str, int]]:
+        with open_regular(name, dir_fd=inside) as (file, status):
             if place == WAL and is_recycled(name, file):
                 return
-            if status.st_uid != self._owner:
+            if status.st_uid != owner:
                 raise TreeUntrusted(f'"{name}" belongs to another account')
-            self._claims.add(status)
+            claims.add(status)
             yield f"{place}{name}", file
+
+    yield from entries(directory, "")

@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -122,7 +123,10 @@ def start_postgres(
         child = _spawn(data_dir, config_file, log_file, lease, most_processes)
         try:
             on_spawn(child.pid)
-            start = _Start(data_dir, child, parts, recovers=recovers, is_standby=is_standby)
+            watch = Watch(child.pid)
+            start = _Start(
+                data_dir, child, watch, parts, is_to_recover=recovers, is_standby=is_standby
+            )
             in_time = wait_while_progressing(start.is_over, start.look, stall_timeout=START_TIMEOUT)
         except BaseException:
             _give_up(child, data_dir)
@@ -273,39 +277,32 @@ def _give_up(child: "subprocess.Popen[bytes]", data_dir: Path) -> None:
     end_processes_in(data_dir)
 
 
+@dataclass
 class _Start:
     """A Postgres that is starting: which step it is in, and how far it has come."""
 
-    def __init__(
-        self,
-        data_dir: Path,
-        child: "subprocess.Popen[bytes]",
-        parts: ExitStack,
-        *,
-        recovers: bool,
-        is_standby: bool,
-    ) -> None:
-        self._data_dir, self._child = data_dir, child
-        self._is_standby = is_standby
-        self._watch = Watch(child.pid)
-        # Closes the step under way.
-        self._parts = parts
-        self._is_to_recover = recovers
-        self._recovering: Step | None = None
-        self._logged_at = -RECOVERY_LOG_INTERVAL
+    _data_dir: Path
+    _child: "subprocess.Popen[bytes]"
+    _watch: Watch
+    # Closes the step under way.
+    _parts: ExitStack
+    is_to_recover: bool
+    is_standby: bool
+    _recovering: Step | None = None
+    _logged_at: float = -RECOVERY_LOG_INTERVAL
 
     def is_over(self) -> bool:
         """True if Postgres is ready, or has ended."""
         lines = _pid_file(self._data_dir)
         if len(lines) > 7 and lines[0] == str(self._child.pid):
-            if self._is_to_recover and self._recovering is None:
+            if self.is_to_recover and self._recovering is None:
                 # It has allocated its memory and sockets, and now begins to redo its log. A short
                 # one may be redone already.
                 self._parts.close()
                 self._recovering = self._parts.enter_context(step("recovering"))
             if lines[7].strip() == "ready":
                 return True
-            if self._is_standby and waits_for_log(self._child.pid):
+            if self.is_standby and waits_for_log(self._child.pid):
                 return True
         return self._child.poll() is not None
 

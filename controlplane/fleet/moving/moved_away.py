@@ -10,7 +10,7 @@ from django.conf import settings
 
 from controlplane.compute.data.state_directory import identity
 from controlplane.compute.host.filesystem import Listing, LockTimeout, lock_branches
-from controlplane.fleet.moving.project_host import has_moved
+from controlplane.fleet.moves import has_moved
 from controlplane.fleet.moving.receiving import remove_received
 from controlplane.history.keeping import changed_histories
 from controlplane.models import UNFINISHED, Action, Branch, Host, Operation, OperationStatus

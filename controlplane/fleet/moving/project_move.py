@@ -4,7 +4,7 @@ project leaves.
 The operation holds its whole project. All branches are sent to the other host's worker, which makes
 each of them durably in its place there (`receiving_moves`). Those whose compute runs are followed
 until it is stopped (`live_moves`). The transaction that ends the operation also gives the project
-to the other host (`project_host`): that is the one switch. Before it, the project lives here; a
+to the other host (`moves`): that is the one switch. Before it, the project lives here; a
 retry begins anew, and a cancel has the other host remove what it has. After it, the project lives
 there, and this host's data is a leftover. A round of each host removes leftovers (`moved_away`).
 """
@@ -22,6 +22,7 @@ from controlplane.compute.host.patience import OutOfPatience, patience
 from controlplane.compute.host.steps import step
 from controlplane.compute.host.tree import TreeUntrusted
 from controlplane.fleet.messages import Link, LinkBroken, MoveRefused, host_links
+from controlplane.fleet.moves import give_to_host
 from controlplane.fleet.moving.live_moves import (
     Streams,
     forget_clones,
@@ -30,7 +31,6 @@ from controlplane.fleet.moving.live_moves import (
     run_again,
     running_endpoints,
 )
-from controlplane.fleet.moving.project_host import give_to_host
 from controlplane.fleet.moving.sending import SentBlocks, send_branch, size_of
 from controlplane.history.local.chain import holding_history
 from controlplane.models import Branch, BranchState, Host, Operation

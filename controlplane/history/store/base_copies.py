@@ -20,11 +20,11 @@ from django.conf import settings
 from django.db.models import Exists, OuterRef
 
 from controlplane import clock
+from controlplane.backup.branch_copy import idle_data, state_of
 from controlplane.backup.taking import branches_with_data, ready_branches
 from controlplane.compute.compute import running_endpoint
 from controlplane.compute.data.base_backup import PROCESS_FILES
 from controlplane.compute.data.branch_data import branch_dir, data_dir
-from controlplane.compute.data.idle_data import idle_data, state_of
 from controlplane.compute.host.tree import open_directory
 from controlplane.compute.host.wal import segment_start
 from controlplane.history.local.bases import NOT_IN_A_BASE

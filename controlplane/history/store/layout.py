@@ -98,7 +98,7 @@ class StoredData:
 
     name: str
     at: datetime
-    # See `idle_data.state_of`; an earlier release did not write this.
+    # See `branch_copy.state_of`; an earlier release did not write this.
     state: str = ""
 
 

@@ -17,10 +17,10 @@ from typing import LiteralString
 import psycopg
 import pytest
 
+from controlplane.backup.branch_copy import state_of
 from controlplane.compute import compute
 from controlplane.compute.data import base_backup, branch_data
 from controlplane.compute.data.base_backup import PROCESS_FILES
-from controlplane.compute.data.idle_data import state_of
 from controlplane.compute.data.state_directory import prepare_state_directory
 from controlplane.compute.host.accounts import own_account
 from controlplane.compute.host.binaries import postgres_bin

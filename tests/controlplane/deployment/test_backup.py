@@ -13,12 +13,11 @@ import pytest
 from django.utils import timezone
 
 from controlplane.backup import branch_copy
-from controlplane.backup.branch_copy import copy_branch
+from controlplane.backup.branch_copy import DataInUse, copy_branch, idle_data
 from controlplane.backup.manifest import BranchCopy, Manifest, read_manifest, verify
 from controlplane.backup.restored_rows import settle_rows
 from controlplane.backup.taking import BackupRefused, take_backup
 from controlplane.compute.data.branch_data import branch_dir, data_dir
-from controlplane.compute.data.idle_data import DataInUse, idle_data
 from controlplane.compute.host.accounts import own_account
 from controlplane.compute.host.cloning import clone_tree
 from controlplane.compute.host.filesystem import LockTimeout, lock_branches

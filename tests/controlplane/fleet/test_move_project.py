@@ -23,10 +23,9 @@ from controlplane.compute.host.filesystem import lock_branches
 from controlplane.database.version import perch_version
 from controlplane.fleet import messages
 from controlplane.fleet.messages import HostLinks, Link, MoveInterrupted, MoveRefused
-from controlplane.fleet.moves import empty_host, go_on_emptying, move
+from controlplane.fleet.moves import HostNotReady, empty_host, give_to_host, go_on_emptying, move
 from controlplane.fleet.moving import project_move, receiving_moves
 from controlplane.fleet.moving.moved_away import has_moved_away
-from controlplane.fleet.moving.project_host import HostNotReady, give_to_host
 from controlplane.models import Account, Endpoint, EndpointState, Host, Operation, Project
 from controlplane.operations.actions.computes import StartRefused
 from controlplane.operations.actions.handlers import Attempt
