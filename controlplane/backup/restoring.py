@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,10 +74,7 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
 def restore_rows(backup: Path, manifest: Manifest, *, mark: str) -> None:
     """Load the rows and make them match the branches of the backup. The caller holds the state
     directory. Raises DumpFailed."""
-    with metadata_for_restore(mark=mark):
-        load(backup / METADATA_DUMP)
-        # Migrate the rows of an older Perch before changing any.
-        call_command("migrate", verbosity=0)
+    with loaded_rows(backup, mark=mark):
         settle_rows(manifest)
 
 
@@ -258,7 +255,12 @@ def restore_secrets(backup: Path) -> None:
     durable.sync(settings.STATE_DIR)
 
 
-def metadata_for_restore(*, mark: str) -> AbstractContextManager[None]:
-    """Make the empty database available that rows are restored into. The caller holds the state
-    directory. Raises DumpFailed."""
-    return nullcontext() if "DATABASE_URL" in os.environ else metadata_cluster(mark=mark)
+@contextmanager
+def loaded_rows(backup: Path, *, mark: str) -> Iterator[None]:
+    """Load the rows into the empty database, which is available inside this context. The caller
+    holds the state directory. Raises DumpFailed."""
+    with nullcontext() if "DATABASE_URL" in os.environ else metadata_cluster(mark=mark):
+        load(backup / METADATA_DUMP)
+        # Migrate the rows of an older Perch before changing any.
+        call_command("migrate", verbosity=0)
+        yield

@@ -1,7 +1,7 @@
 """Restores a branch of a lost host from the store: the work of `restore_from_store`.
 
-`history.store.lost_branches` reads the store. The worker gives it to `restoring_with` when it
-starts with a store; no other process loads the store's client."""
+`history.store.lost_branches` reads the store. The worker sets it as the `restorer` when it starts
+with a store; no other process loads the store's client."""
 
 import json
 from collections.abc import Callable
@@ -50,13 +50,7 @@ class FromStore:
 
 # Makes the branch's directory. Raises StoreUnusable, NotInStore, and what `compute` raises.
 Restorer = Callable[[Branch], FromStore]
-_restorer: Restorer | None = None
-
-
-def restoring_with(restorer: Restorer) -> None:
-    """Let `restorer` restore the branches of this process's operations."""
-    global _restorer
-    _restorer = restorer
+restorer: Restorer | None = None
 
 
 def restore_from_store(attempt: Attempt) -> None:
@@ -116,10 +110,10 @@ def undo_restore(operation: Operation) -> None:
 
 
 def _restored(branch: Branch) -> FromStore:
-    if _restorer is None:
+    if restorer is None:
         raise StoreUnusable("this host's worker has no store (PERCH_HISTORY_STORE)")
     try:
-        return _restorer(branch)
+        return restorer(branch)
     except NotInStore as error:
         raise StartRefused(str(error)) from error
     except (NotEnoughSpace, OtherMajorVersion) as error:

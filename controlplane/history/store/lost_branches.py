@@ -17,7 +17,8 @@ from django.db.models import Exists, OuterRef
 from controlplane.compute.host.steps import step
 from controlplane.compute.processes.session import NotPostgres, session, values_of
 from controlplane.fleet.lost_hosts import continue_with_lost, declare_lost
-from controlplane.history.from_store import FromStore, NotInStore, restoring_with
+from controlplane.history import from_store
+from controlplane.history.from_store import FromStore, NotInStore
 from controlplane.history.local.moments import NoSuchMoment
 from controlplane.history.store.fetching import (
     Fetched,
@@ -45,7 +46,7 @@ MAX_GAP_SECONDS = 30.0
 
 def enable_restores(store: Store) -> None:
     """Let this process's operations restore branches from the store."""
-    restoring_with(partial(_restore, store))
+    from_store.restorer = partial(_restore, store)
 
 
 def _restore(store: Store, branch: Branch) -> FromStore:

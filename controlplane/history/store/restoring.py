@@ -14,10 +14,8 @@ from itertools import chain
 from pathlib import Path
 
 from django.conf import settings
-from django.core.management import call_command
 
-from controlplane.backup.manifest import METADATA_DUMP, Manifest, read_manifest
-from controlplane.backup.metadata_copy import load
+from controlplane.backup.manifest import Manifest, read_manifest
 from controlplane.backup.restored_rows import settle_lost_host, settle_rows_from_store
 from controlplane.backup.restoring import (
     RestoreRefused,
@@ -25,7 +23,7 @@ from controlplane.backup.restoring import (
     check_fits,
     check_lost_host,
     check_place,
-    metadata_for_restore,
+    loaded_rows,
     new_state_directory,
     restore_secrets,
 )
@@ -98,10 +96,7 @@ def restore_from_store(
         check_fits(manifest, has_data=True)
         restored = Restored(manifest.rows_at, last_sign(store, folder))
         if with_rows:
-            with metadata_for_restore(mark=mark):
-                load(scratch / "rows" / METADATA_DUMP)
-                # Migrate the rows of an older Perch before changing any.
-                call_command("migrate", verbosity=0)
+            with loaded_rows(scratch / "rows", mark=mark):
                 _restore_branches(store, folder, restored, scratch, say)
                 settle_rows_from_store(manifest.rows_at, set(restored.branches))
         else:
