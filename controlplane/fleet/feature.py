@@ -3,13 +3,8 @@
 from collections.abc import Sequence
 
 from controlplane.features import REST_INTERVAL, SHORT_REST_INTERVAL, Feature, Round
-from controlplane.fleet.messages import (
-    HostLinks,
-    LinkBroken,
-    MoveInterrupted,
-    MoveRefused,
-    reach_hosts_by,
-)
+from controlplane.fleet import messages
+from controlplane.fleet.messages import HostLinks, LinkBroken, MoveInterrupted, MoveRefused
 from controlplane.fleet.moves import HostNotReady, go_on_emptying
 from controlplane.fleet.moving.following import NotFollowed
 from controlplane.fleet.moving.moved_away import remove_moved_away
@@ -34,7 +29,7 @@ def _begin(host: Host) -> Sequence[Round]:
     # Only a worker needs it, and it brings the proxy's TLS into memory.
     from controlplane.fleet.host_links import carry_log, connect_to_host
 
-    reach_hosts_by(HostLinks(connect_to_host, carry_log))
+    messages.links = HostLinks(connect_to_host, carry_log)
     begin_receiving(host)
     return ()
 

@@ -194,17 +194,12 @@ class HostLinks:
     carry_log: Callable[[Host, str, socket.socket, int], "subprocess.Popen[bytes]"]
 
 
-_links: HostLinks | None = None
-
-
-def reach_hosts_by(links: HostLinks) -> None:
-    """Let this process reach other hosts by `host_links`."""
-    global _links
-    _links = links
+# The worker sets it when it begins.
+links: HostLinks | None = None
 
 
 def host_links() -> HostLinks:
     """Raises LinkBroken if this process is no worker."""
-    if _links is None:
+    if links is None:
         raise LinkBroken("only a worker connects to other hosts")
-    return _links
+    return links
