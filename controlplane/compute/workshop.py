@@ -43,8 +43,8 @@ END_TIMEOUT = 30.0
 
 
 def end_workshop(branch_id: str) -> None:
-    """End what a dead worker has left running on a branch that was being made. Raises
-    StopFailed."""
+    """End what a dead worker has left running on a branch that was being made, or received from
+    another host. Raises StopFailed."""
     compute.stop(branch_data.staging_id(branch_id))
     for place in (sockets_of(branch_id), sockets_of(branch_id, source=True)):
         end_group(place.name)

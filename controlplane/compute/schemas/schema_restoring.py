@@ -280,8 +280,5 @@ def _owner_statement(entry: Entry) -> bytes:
     verb, blank, named = (public or entry.drop).strip().rstrip(b";").partition(b" ")
     if verb != b"DROP":
         return b""
-    return b"ALTER" + blank + named + b" OWNER TO " + _quoted(entry.owner)
-
-
-def _quoted(name: bytes) -> bytes:
-    return b'"' + name.replace(b'"', b'""') + b'"'
+    owner = b'"' + entry.owner.replace(b'"', b'""') + b'"'
+    return b"ALTER" + blank + named + b" OWNER TO " + owner

@@ -28,7 +28,7 @@ from controlplane.compute.host.wal import parse_lsn
 from controlplane.compute.processes.process import last_errors, running_postmaster
 from controlplane.compute.processes.recovery import STANDBY, read_control
 from controlplane.compute.processes.session import session, values_of
-from controlplane.compute.workshop import NAME, end_workshop, serving, sockets_of
+from controlplane.compute.workshop import NAME, serving, sockets_of
 from controlplane.fleet.messages import Link, LinkBroken
 from controlplane.fleet.moving.streaming import NEEDED_BY_A_STANDBY
 
@@ -160,8 +160,3 @@ class Follower:
         if running_postmaster(data_dir(self._branch_id)) is None:
             words = last_errors(branch_dir(self._branch_id) / f"{NAME}.log")
             raise NotFollowed(f"the standby on the other host has ended: {words}")
-
-
-def end_following(branch_id: str) -> None:
-    """End what a dead worker has left running on a branch that it received. Raises StopFailed."""
-    end_workshop(branch_id)

@@ -23,8 +23,9 @@ from controlplane.compute.host.cloning import NO_REFLINK
 from controlplane.compute.host.filesystem import remove_tree
 from controlplane.compute.host.space import require, require_reserve
 from controlplane.compute.host.tree import NEW_FILE, REGULAR, TreeUntrusted, open_directory
+from controlplane.compute.workshop import end_workshop
 from controlplane.fleet.messages import Link, LinkBroken
-from controlplane.fleet.moving.following import Follower, end_following
+from controlplane.fleet.moving.following import Follower
 from controlplane.fleet.moving.sending import DATA
 
 _FICLONERANGE = 0x4020940D  # linux/fs.h: source, its offset, length, the target's offset
@@ -75,7 +76,7 @@ def receive_branch(
     the branches `received` before. If its compute runs on the other host, it is `following` that
     from now on. The caller holds the locks of all of these. Raises LinkBroken, MoveRefused,
     TreeUntrusted, NotEnoughSpace, AccountUnusable, OSError."""
-    end_following(branch_id)
+    end_workshop(branch_id)
     compute.clear(branch_id)
     with new_branch(branch_id) as (staging, account):
         require(MIN_BRANCH_BYTES, at=staging, what="the branch")
@@ -98,7 +99,7 @@ def receive_unlogged_files(link: Link, branch_id: str) -> None:
 def remove_received(branch_id: str) -> None:
     """Remove what this host has of the branch, whatever works on it. The caller holds its lock.
     Raises StopFailed, OSError."""
-    end_following(branch_id)
+    end_workshop(branch_id)
     compute.remove(branch_id)
 
 

@@ -260,21 +260,11 @@ def configured_store() -> Store | None:
     """The store that the settings name; None without one. Raises StoreMisnamed."""
     if not settings.HISTORY_STORE:
         return None
-    return Store(
-        settings.HISTORY_STORE,
-        Keyring(*_secrets()),
-        Bandwidth(settings.HISTORY_STORE_BANDWIDTH),
-    )
-
-
-def _secrets() -> tuple[str, bytes, list[str]]:
-    """The arguments of the keyring. The salt is one for each region: it need not be secret, and the
-    key is derived once."""
+    present, *former = [settings.HISTORY_KEY] if settings.HISTORY_KEY else history_keys()
+    # One for each region: it need not be secret, and the key is derived once.
     salt = hashlib.sha256(f"perch history {settings.REGION}".encode()).digest()[:16]
-    if settings.HISTORY_KEY:
-        return settings.HISTORY_KEY, salt, []
-    present, *former = history_keys()
-    return present, salt, former
+    bandwidth = Bandwidth(settings.HISTORY_STORE_BANDWIDTH)
+    return Store(settings.HISTORY_STORE, Keyring(present, salt, former), bandwidth)
 
 
 @contextmanager
