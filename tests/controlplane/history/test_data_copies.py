@@ -9,7 +9,7 @@ import pytest
 
 from controlplane import clock
 from controlplane.compute.data.branch_data import data_dir
-from controlplane.history.store import base_copies, log_copies
+from controlplane.history.store import base_copies, log_copies, rounds
 from controlplane.history.store.copier import Copier, Copies
 from controlplane.history.store.host_copies import store_sign
 from controlplane.history.store.objects import Store
@@ -45,7 +45,7 @@ def test_a_branch_without_room_for_a_history_is_copied_after_each_suspend(
     folder = f"{copier.copies.folder(branch.id)}/data"
 
     def copied() -> str:
-        base_copies._copy_without_history(copier)
+        rounds._copy_without_history(copier)
         (name,) = store.names(folder)
         return name
 
@@ -65,7 +65,7 @@ def test_a_branch_without_room_for_a_history_is_copied_after_each_suspend(
     third = copied()
     assert third != second, "other data may be in the same state"
     again = Copier(Copies(store, region="local", host="host"), copier.host)
-    base_copies._copy_without_history(again)
+    rounds._copy_without_history(again)
     assert list(store.names(folder)) == [third], "the next worker need not copy it"
     base_copies.prune(again.copies, branch.id, timedelta(days=1))
     assert list(store.names(folder)) == [third]
@@ -81,7 +81,7 @@ def test_the_log_of_a_history_that_has_ended_does_not_hide_that_the_data_is_behi
     with copier.copies.holding(branch.id) as listed:
         listed.chains.append(chain(bases=[base(100)]))
     monkeypatch.setattr(base_copies, "running_endpoint", lambda branch_id: "ep-a")
-    base_copies._copy_without_history(copier)
+    rounds._copy_without_history(copier)
     log_copies._copy(copier, {branch.id: branch.project_id}, branch.id)
     assert set(used.behind) == {branch.id}
     sign = store_sign(copier.copies, None, {}, copier.data_behind)
@@ -104,7 +104,7 @@ def test_data_that_is_not_fit_to_be_copied_is_behind_and_delays_no_other(
     (data_dir(hostile) / "sparse").touch()
     os.truncate(data_dir(hostile) / "sparse", 15 << 40)
     copier = Copier(Copies(store, region="local", host="host"), host)
-    base_copies._copy_without_history(copier)
+    rounds._copy_without_history(copier)
     assert set(used.behind) == {hostile}
     with copier.copies.holding(other) as branch:
         assert branch.data
@@ -115,6 +115,6 @@ def test_data_that_is_not_fit_to_be_copied_is_behind_and_delays_no_other(
     ]
     (data_dir(hostile) / "sparse").unlink()
     copier._pauses.clear()
-    base_copies._copy_without_history(copier)
+    rounds._copy_without_history(copier)
     assert not used.behind
     log_copies._told.clear()

@@ -11,7 +11,7 @@ import pytest
 from controlplane import clock
 from controlplane.compute.host.wal import Record
 from controlplane.history.local.chain import Base
-from controlplane.history.store import base_copies, log_copies
+from controlplane.history.store import log_copies, rounds
 from controlplane.history.store.base_copies import _prune_chains
 from controlplane.history.store.copier import Copier, Copies
 from controlplane.history.store.fetching import _continuous
@@ -98,7 +98,7 @@ def test_projects_without_history_are_counted_and_are_no_problem(
         project = make_project(account, host)
         project.history_retention_seconds = retention
         project.save()
-    base_copies._count_left_out(Copier(Copies(store, region="local", host="host"), host))
+    rounds._count_left_out(Copier(Copies(store, region="local", host="host"), host))
     assert used.as_json()["projects_left_out"] == 2
     assert not any(name.startswith("history_") for name in problem_names())
 
