@@ -129,25 +129,21 @@ def _copy_running(branch_id: str, endpoint_id: str, target: Path, *, locks: bool
             catalog = _catalog_of(branch_id)
             yield
 
-    with on_progress(_KeepingAwake(branch_id)):
+    # The copy counts as activity.
+    next_note = monotonic() + KEEP_AWAKE_INTERVAL
+
+    def keep_awake() -> None:
+        nonlocal next_note
+        now = monotonic()
+        if now >= next_note:
+            next_note = now + KEEP_AWAKE_INTERVAL
+            endpoints = Endpoint.objects.filter(branch_id=branch_id, deleted_at=None)
+            endpoints.update(last_active=clock.now())
+
+    with on_progress(keep_awake):
         place = socket_dir(endpoint_id)
         back_up(data_dir(branch_id), place, target, own_account(), at_end=at_end())
     return catalog
-
-
-class _KeepingAwake:
-    """Called while a running compute is copied: the copy counts as activity."""
-
-    def __init__(self, branch_id: str) -> None:
-        self.branch_id = branch_id
-        self.next_note = monotonic() + KEEP_AWAKE_INTERVAL
-
-    def __call__(self) -> None:
-        now = monotonic()
-        if now >= self.next_note:
-            self.next_note = now + KEEP_AWAKE_INTERVAL
-            endpoints = Endpoint.objects.filter(branch_id=self.branch_id, deleted_at=None)
-            endpoints.update(last_active=clock.now())
 
 
 def _catalog_of(branch_id: str) -> Catalog:

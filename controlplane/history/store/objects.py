@@ -99,25 +99,31 @@ class Store:
     def put(self, name: str, content: bytes | Iterable[bytes]) -> None:
         """Store the object under the new name. Raises what `content` raises, too."""
         is_whole = isinstance(content, bytes) and len(content) < MIN_MULTIPART_BYTES
-        parts = _Sent(
-            pack(name, [content] if isinstance(content, bytes) else content, self._keyring),
-            self._bandwidth,
-        )
+        parts = [content] if isinstance(content, bytes) else content
+        size = 0
+
+        def sent() -> Iterator[bytes]:
+            nonlocal size
+            for part in pack(name, parts, self._keyring):
+                self._bandwidth.wait_for(len(part))
+                size += len(part)
+                yield part
+
         with _translate_errors(name):
             if is_whole:
-                obstore.put(self._objects, name, b"".join(parts), use_multipart=False)
+                obstore.put(self._objects, name, b"".join(sent()), use_multipart=False)
             else:
                 obstore.put(
-                    self._objects, name, parts, chunk_size=PART_BYTES, max_concurrency=MAX_PARALLEL
+                    self._objects, name, sent(), chunk_size=PART_BYTES, max_concurrency=MAX_PARALLEL
                 )
         found = self.size_of(name)
-        if found != parts.size:
+        if found != size:
             # Otherwise it would count as what it is not.
             with suppress(StoreFails):
                 self.delete([name])
             raise NotStored(
                 f"the store answered that it has {name}, and has "
-                + ("no such object" if found is None else f"{found} of its {parts.size} bytes")
+                + ("no such object" if found is None else f"{found} of its {size} bytes")
             )
 
     def size_of(self, name: str) -> int | None:
@@ -239,21 +245,6 @@ class Store:
                 for name in doomed:
                     with suppress(FileNotFoundError):
                         obstore.delete(self._objects, name)
-
-
-class _Sent:
-    """The parts of an object as they are sent, within the bandwidth, and their bytes so far."""
-
-    def __init__(self, parts: Iterator[bytes], bandwidth: Bandwidth) -> None:
-        self.size = 0
-        self._parts = parts
-        self._bandwidth = bandwidth
-
-    def __iter__(self) -> Iterator[bytes]:
-        for part in self._parts:
-            self._bandwidth.wait_for(len(part))
-            self.size += len(part)
-            yield part
 
 
 def configured_store() -> Store | None:
