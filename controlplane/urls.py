@@ -5,9 +5,8 @@ from collections.abc import Callable
 from django.http import HttpResponse
 from django.urls import path
 
-from controlplane.api.document_views import docs, openapi_json, swagger_file
 from controlplane.api.http.auth import without_key
-from controlplane.api.router import api
+from controlplane.api.router import api, docs, openapi_json, swagger_file
 from controlplane.api.status import certificate_authority, healthz, healthz_details, livez, readyz
 from controlplane.fleet.api import join_host
 

@@ -14,7 +14,7 @@ from controlplane.api.requests.accounts import (
     DeletionQuery,
     UpdateAccount,
 )
-from controlplane.api.responses.accounts import Accounts, KeyLimits, OneAccount
+from controlplane.api.responses.organizations import Accounts, KeyLimits, OneAccount
 from controlplane.models import Account, ApiKey
 from controlplane.services import account_management as management
 from controlplane.services import accounts

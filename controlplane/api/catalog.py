@@ -4,8 +4,8 @@ from typing import Any
 
 from controlplane.api.http.auth import AuthenticatedRequest
 from controlplane.api.http.routing import Router
-from controlplane.api.requests.catalog import CreateDatabase, CreateRole, UpdateDatabase
-from controlplane.api.responses.catalog import (
+from controlplane.api.requests.branches import CreateDatabase, CreateRole, UpdateDatabase
+from controlplane.api.responses.branches import (
     DatabaseAndOperations,
     Databases,
     OneDatabase,

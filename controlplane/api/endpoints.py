@@ -4,7 +4,7 @@ from typing import Any
 
 from controlplane.api.http.auth import AuthenticatedRequest
 from controlplane.api.http.routing import Router
-from controlplane.api.requests.endpoints import CreateEndpoint, UpdateEndpoint
+from controlplane.api.requests.branches import CreateEndpoint, UpdateEndpoint
 from controlplane.api.responses.endpoints import (
     EndpointAndOperations,
     Endpoints,

@@ -14,7 +14,7 @@ from controlplane.api.http.pagination import (
 )
 from controlplane.api.http.routing import Router
 from controlplane.api.requests.projects import CreateProject, UpdateProject
-from controlplane.api.responses.catalog import ConnectionUri
+from controlplane.api.responses.branches import ConnectionUri
 from controlplane.api.responses.projects import (
     CreatedProject,
     OneProject,

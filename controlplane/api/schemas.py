@@ -17,9 +17,13 @@ from controlplane.api.http.listening import READINGS, waiting_for
 from controlplane.api.http.request_limits import only_waiting
 from controlplane.api.http.routing import Router
 from controlplane.api.operations import await_end
-from controlplane.api.requests.schemas import ComparisonQuery, LogsQuery, SchemaQuery
-from controlplane.api.responses.endpoints import EndpointLogs, EndpointSessions
-from controlplane.api.responses.schemas import BranchSchema, SchemaComparison
+from controlplane.api.requests.snapshots import ComparisonQuery, LogsQuery, SchemaQuery
+from controlplane.api.responses.endpoints import (
+    BranchSchema,
+    EndpointLogs,
+    EndpointSessions,
+    SchemaComparison,
+)
 from controlplane.models import SchemaReading
 from controlplane.services import schemas
 

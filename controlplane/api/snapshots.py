@@ -15,9 +15,13 @@ from controlplane.api.requests.snapshots import (
     UpdateSnapshot,
     snapshot_spec,
 )
-from controlplane.api.responses.branches import BranchAndOperations
+from controlplane.api.responses.branches import (
+    BranchAndOperations,
+    OneSnapshot,
+    SnapshotAndOperations,
+    Snapshots,
+)
 from controlplane.api.responses.operations import OperationsOut
-from controlplane.api.responses.snapshots import OneSnapshot, SnapshotAndOperations, Snapshots
 from controlplane.services import restoring, snapshots
 from controlplane.services.snapshots import SnapshotRestore
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from controlplane.api.http.auth import AuthenticatedRequest
 from controlplane.api.http.fields import Moment
 from controlplane.api.http.routing import Router
-from controlplane.api.requests.schemas import MomentQuery, TimeTravel
+from controlplane.api.requests.snapshots import MomentQuery, TimeTravel
 from controlplane.api.responses.endpoints import EndpointAndOperations
 from controlplane.api.schemas import once_read
 from controlplane.history import time_travel

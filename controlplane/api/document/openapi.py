@@ -11,10 +11,9 @@ from ninja import NinjaAPI
 from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation
 
-from controlplane.api.document.examples import REFERENCE, example_of
+from controlplane.api.document.examples import REFERENCE, Call, example_of, links
 from controlplane.api.document.failures import ERROR, FIELD_ERROR, failures
 from controlplane.api.document.glossary import REQUESTS, entry_of
-from controlplane.api.document.links import Call, links
 from controlplane.api.http.idempotency import METHODS
 
 # A placeholder for the API's address in the document and its page. Each request replaces it.

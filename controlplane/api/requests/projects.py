@@ -21,7 +21,7 @@ from controlplane.api.http.fields import (
 )
 from controlplane.api.http.not_offered import NotOffered
 from controlplane.api.http.pagination import ORG_ID_DESCRIPTION
-from controlplane.api.requests.endpoints import LIBRARIES, PoolerSettings
+from controlplane.api.requests.branches import LIBRARIES, PoolerSettings
 from controlplane.models import ATTRIBUTES, Durability, MaskingPolicy
 from controlplane.services.project_changes import ProjectChanges
 from controlplane.services.projects import ProjectSpec

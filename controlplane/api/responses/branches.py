@@ -1,18 +1,84 @@
-"""The response fields of branches."""
+"""The response fields of branches, of their roles, databases and snapshots, and of connection
+strings."""
 
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal, Self
 
 from ninja import Schema
+from pydantic import Field
 
 from controlplane.api.http.fields import NamedMoment, Timestamp
-from controlplane.api.responses.catalog import ConnectionDetails, DatabaseOut, RoleOut
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.api.responses.shared import FromConsumed
-from controlplane.models import Branch
+from controlplane.models import Branch, BranchState, Snapshot
 from controlplane.services.rules.history import lsn_text
+
+
+class RoleOut(Schema):
+    branch_id: str
+    name: str
+    # Present only in the response to the request that generated the password.
+    password: str | None = None
+    protected: bool
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class DatabaseOut(Schema):
+    id: int
+    branch_id: str
+    name: str
+    owner_name: str
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class OneRole(Schema):
+    role: RoleOut
+
+
+class Roles(Schema):
+    roles: list[RoleOut]
+
+
+class RoleAndOperations(OneRole, OperationsOut):
+    pass
+
+
+class Password(Schema):
+    password: str
+
+
+class OneDatabase(Schema):
+    database: DatabaseOut
+
+
+class Databases(Schema):
+    databases: list[DatabaseOut]
+
+
+class DatabaseAndOperations(OneDatabase, OperationsOut):
+    pass
+
+
+class ConnectionParameters(Schema):
+    database: str
+    password: str
+    role: str
+    host: str
+    pooler_host: str
+
+
+class ConnectionDetails(Schema):
+    connection_uri: str
+    connection_parameters: ConnectionParameters
+
+
+class ConnectionUri(Schema):
+    uri: str
+
 
 # The state of a branch while the data of another branch replaces its own. It is not stored, but
 # derived from the branch's operations.
@@ -140,3 +206,55 @@ class CreatedBranch(BranchAndOperations):
     roles: list[RoleOut]
     databases: list[DatabaseOut]
     connection_uris: list[ConnectionDetails] | None = None
+
+
+class SnapshotOut(Schema):
+    id: str
+    name: str
+    slug: str = Field(
+        description="The id that was chosen for it, or else `id`; it stays the same",
+        examples=["before-the-change"],
+    )
+    source_branch_id: str | None = Field(
+        None, description="The branch that the snapshot was taken of"
+    )
+    timestamp: NamedMoment | None = Field(
+        None,
+        description="The snapshot contains everything that was committed before this time; "
+        "absent while it is being taken, and for a position in the log",
+    )
+    created_at: Timestamp
+    expires_at: Timestamp | None = Field(None, description="When it is deleted automatically")
+    manual: bool = True
+    full_size: int | None = Field(
+        None, description="The size of its databases in bytes, as last measured before"
+    )
+
+    @staticmethod
+    def resolve_slug(snapshot: Snapshot) -> str:
+        return snapshot.slug or snapshot.id
+
+    @staticmethod
+    def resolve_timestamp(snapshot: Snapshot) -> datetime | None:
+        data = snapshot.data_branch
+        if data.current_state != BranchState.READY:
+            return None
+        if data.is_of_the_past:
+            return data.parent_timestamp
+        return data.state_changed_at.replace(microsecond=0)
+
+    @staticmethod
+    def resolve_full_size(snapshot: Snapshot) -> int | None:
+        return snapshot.data_branch.logical_size
+
+
+class OneSnapshot(Schema):
+    snapshot: SnapshotOut
+
+
+class SnapshotAndOperations(OneSnapshot, OperationsOut):
+    pass
+
+
+class Snapshots(Schema):
+    snapshots: list[SnapshotOut]

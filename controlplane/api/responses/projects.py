@@ -11,8 +11,7 @@ from pydantic import Field
 from controlplane import clock
 from controlplane.api.endpoint_fields import with_response_fields
 from controlplane.api.http.fields import Timestamp
-from controlplane.api.responses.branches import BranchOut
-from controlplane.api.responses.catalog import ConnectionDetails, DatabaseOut, RoleOut
+from controlplane.api.responses.branches import BranchOut, ConnectionDetails, DatabaseOut, RoleOut
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.api.responses.organizations import email_of

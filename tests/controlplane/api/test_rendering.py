@@ -15,8 +15,7 @@ from ninja import Schema
 
 from controlplane import api
 from controlplane.api.http.routing import as_json, renderer
-from controlplane.api.responses.branches import BranchOut
-from controlplane.api.responses.catalog import DatabaseOut, RoleOut
+from controlplane.api.responses.branches import BranchOut, DatabaseOut, RoleOut
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationOut, OperationWithStepsOut
 from controlplane.api.responses.projects import ProjectListItemOut, ProjectOut

@@ -10,9 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.api import event_streams
-from controlplane.api.event_streams import EventStream
+from controlplane.api.event_streams import EventStream, Places
 from controlplane.api.event_tail import MAX_WAITING, Reader, tail
-from controlplane.api.places import Places
 from controlplane.models import Account, Event, Host
 from controlplane.models import Project as Rows
 from controlplane.services.monitoring import events

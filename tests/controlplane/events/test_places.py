@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from controlplane.api import places
-from controlplane.api.places import ClientLeft, Places
+from controlplane.api import event_streams
+from controlplane.api.event_streams import ClientLeft, Places
 from tests.support.waiting import wait_for
 
 
@@ -71,7 +71,7 @@ def test_those_of_one_account_get_places_in_order() -> None:
 
 
 def test_whoever_has_left_waits_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(event_streams, "CHECK_INTERVAL", 0.01)
     among, over = Places(1), threading.Event()
     with working(among, 1) as (first,), working(among, 2, has_left=over.is_set) as (second,):
         over.set()
