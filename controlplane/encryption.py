@@ -8,6 +8,7 @@ another. Values that were encrypted with a key of PERCH_SECRET_KEY_FALLBACKS can
 
 import base64
 import hashlib
+import zlib
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -68,3 +69,19 @@ def _fernet(purpose: str, secret: str) -> Fernet:
 
 def _derived(secret: str, info: bytes) -> bytes:
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(secret.encode())
+
+
+# The first number of these locks.
+LOCK_CLASS = 0x5EC2E7
+
+
+def hold_present_key() -> str:
+    """The statement that takes the lock until the connection ends. It never waits, because all of
+    these locks are shared."""
+    number = lock_number(next(iter(fingerprints())))
+    return f"SELECT pg_advisory_lock_shared({LOCK_CLASS}, {number})"
+
+
+def lock_number(fingerprint: str) -> int:
+    """The second number of the lock: 31 bits, so that pg_locks shows it without a sign."""
+    return zlib.crc32(fingerprint.encode()) & 0x7FFFFFFF

@@ -33,7 +33,7 @@ from controlplane.api.http.errors import install_error_handlers
 from controlplane.api.http.routing import as_json
 from controlplane.fleet import api as hosts
 from controlplane.history import api as history
-from controlplane.usage import consumption_api, metrics_api
+from controlplane.usage import api as usage
 from controlplane.webhooks import api as webhooks
 
 api = DescribedApi(
@@ -49,10 +49,10 @@ install_error_handlers(api)
 for router in (
     *(projects.router, branches.router, history.router, schemas.router, snapshots.router),
     masking.router,
-    *(endpoints.router, metrics_api.router, operations.router, events.router),
+    *(endpoints.router, usage.metrics_router, operations.router, events.router),
     *(catalog.roles, catalog.databases, accounts.api_keys, organizations.users, status.router),
     *(hosts.router, accounts.router, organizations.router, looked_for.router),
-    *(consumption_api.router, webhooks.router),
+    *(usage.router, webhooks.router),
 ):
     api.add_router("", router)
 

@@ -28,7 +28,7 @@ from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 
 from controlplane import clock
-from controlplane.database.key_locks import hold_present_key
+from controlplane.encryption import hold_present_key
 
 Result = TypeVar("Result")
 

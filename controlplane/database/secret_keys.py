@@ -18,8 +18,8 @@ from django.conf import settings
 from psycopg import sql
 
 from controlplane import encryption
-from controlplane.database.key_locks import LOCK_CLASS, lock_number
 from controlplane.database.version import CONNECT_TIMEOUT, conninfo
+from controlplane.encryption import LOCK_CLASS, lock_number
 from controlplane.environment import Unstored
 
 # The advisory lock of changes to the stored fingerprints.

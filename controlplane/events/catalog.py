@@ -4,8 +4,7 @@
 event contains a password or a verifier.
 """
 
-from controlplane.events.differences import Changes, made_with
-from controlplane.events.recording import of_branch
+from controlplane.events.recording import Changes, made_with, of_branch
 from controlplane.events.types import EventType
 from controlplane.models import Branch, Database, Event, Project, Role
 

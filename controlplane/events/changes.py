@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.actors import Actor
-from controlplane.events.differences import Changes, made_with
 from controlplane.events.recording import (
+    Changes,
     fields_of,
     happened,
+    made_with,
     names_of,
     of_branch,
     of_endpoint,

@@ -19,8 +19,7 @@ from django.db.models import Count, Exists, Max, OuterRef, QuerySet
 from controlplane import clock
 from controlplane.database.version import perch_version
 from controlplane.events.changes import project_updated
-from controlplane.events.differences import differences
-from controlplane.events.recording import record
+from controlplane.events.recording import differences, record
 from controlplane.models import (
     HANDED_OVER,
     UNFINISHED,

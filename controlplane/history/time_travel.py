@@ -21,7 +21,7 @@ from controlplane.services.rules.history import MomentSpec
 
 def travel(account: Account, project_id: str, branch_id: str, moment: MomentSpec) -> EndpointChange:
     """Create an endpoint to read the branch as it was at the moment, and start it. Once it is
-    suspended, a round removes it with its data (`operations.rounds.hidden_branches`). Its roles
+    suspended, a round removes it with its data (`operations.rounds.expiry`). Its roles
     have the branch's present passwords, or new ones if the branch is protected.
 
     Raises NotFound, Locked, Unprocessable, HostFull, QuotaExceeded.

@@ -1,6 +1,15 @@
 """The metadata's tables: the rows that the API shows and the engine works on."""
 
-from controlplane.models.account import Account, ApiKey, IdempotentRequest, RequestRate
+from controlplane.models.account import (
+    BRANCH_SIZE_LIMITS,
+    LIMITS,
+    Account,
+    ApiKey,
+    IdempotentRequest,
+    Plan,
+    PlanLimits,
+    RequestRate,
+)
 from controlplane.models.branch import CATALOG_UNREAD, Branch, BranchState, InitSource
 from controlplane.models.consumed import Consumed
 from controlplane.models.endpoint import (
@@ -32,7 +41,6 @@ from controlplane.models.operation import (
     SchemaFormat,
     SchemaReading,
 )
-from controlplane.models.plans import BRANCH_SIZE_LIMITS, LIMITS, Plan, PlanLimits
 from controlplane.models.project import DEFAULT_PROVISIONER, Durability, MaskingPolicy, Project
 from controlplane.models.role import Database, Role
 from controlplane.models.secret_key import SecretKey

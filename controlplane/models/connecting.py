@@ -15,7 +15,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Json
 
 from controlplane import clock
-from controlplane.models.plans import LIMITS
+from controlplane.models.account import LIMITS
 
 Connection = AsyncConnection[Any]
 

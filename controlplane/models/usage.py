@@ -171,7 +171,7 @@ class LastSample(models.Model):
         Endpoint, primary_key=True, on_delete=models.CASCADE, related_name="+"
     )
     # When it was taken, and which data directory and process its counts were of
-    # (`usage.samples.Sample`).
+    # (`usage.sampling.Sample`).
     sampled_at = models.DateTimeField()
     data = models.CharField(max_length=64)
     process = models.CharField(max_length=64)

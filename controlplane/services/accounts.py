@@ -13,7 +13,7 @@ from controlplane.events.recording import happened, record
 from controlplane.events.refusals import Refusal, refusals
 from controlplane.events.types import EventType
 from controlplane.models import Account, ApiKey
-from controlplane.models.plans import Plan
+from controlplane.models.account import Plan
 from controlplane.models.reading import Reading
 from controlplane.services.errors import Conflict, Forbidden, Invalid, NotFound, Unprocessable
 from controlplane.services.projects import find_project

@@ -15,8 +15,7 @@ from controlplane.events.changes import (
     endpoint_created,
     time_text,
 )
-from controlplane.events.differences import differences
-from controlplane.events.recording import record
+from controlplane.events.recording import differences, record
 from controlplane.models import (
     MAY_SUCCEED,
     Account,
@@ -35,15 +34,13 @@ from controlplane.models.consumption import with_consumed_branches
 from controlplane.models.reading import Reading
 from controlplane.operations.actions.table import MAKES_BRANCH, details_of
 from controlplane.operations.details import CreateBranchDetails
-from controlplane.operations.engine.branch_deletion import (
-    deletion_of,
-    deletion_refusal,
-    schedule_deletion,
-)
 from controlplane.operations.engine.replacing import is_replaced, replacement_of
 from controlplane.operations.engine.scheduling import (
     IS_BUSY,
+    deletion_of,
+    deletion_refusal,
     schedule,
+    schedule_deletion,
     unfinished,
     unfinished_if_busy,
 )

@@ -19,8 +19,7 @@ from controlplane.events.catalog import (
     role_created,
     role_deleted,
 )
-from controlplane.events.differences import differences
-from controlplane.events.recording import record
+from controlplane.events.recording import differences, record
 from controlplane.models import (
     Account,
     Action,
@@ -50,7 +49,7 @@ from controlplane.services.errors import (
 from controlplane.services.passwords import decrypt, new_password, set_password
 from controlplane.services.projects import changing_project, find_project
 from controlplane.services.rules import plan_limits
-from controlplane.services.rules.reserved_names import check_database_name, check_role_name
+from controlplane.services.rules.reserved_names import check_name
 
 # How long a caller may read a password again without another event.
 REVEAL_EVENT_INTERVAL = timedelta(hours=1)
@@ -160,7 +159,7 @@ def create_role(
 ) -> tuple[Role, str, list[Operation]]:
     """Create a role. Returns the role, its password and the operations. Raises NotFound, Conflict,
     Locked, Unprocessable."""
-    check_role_name(name)
+    check_name("role", name)
     password = new_password()
     with changing_catalog(account, project_id, branch_id) as change:
         if _roles(change.branch).filter(name=name).exists():
@@ -313,7 +312,7 @@ def delete_database(
 
 
 def _check_database_name(branch: Branch, name: str) -> None:
-    check_database_name(name)
+    check_name("database", name)
     if _databases(branch).filter(name=name).exists():
         raise Conflict(
             f'database already exists; database_name:"{name}"',

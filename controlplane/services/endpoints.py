@@ -14,8 +14,7 @@ from controlplane.events.changes import (
     endpoint_requested,
     endpoint_updated,
 )
-from controlplane.events.differences import differences
-from controlplane.events.recording import record
+from controlplane.events.recording import differences, record
 from controlplane.events.types import EventType
 from controlplane.models import (
     Account,

@@ -10,8 +10,7 @@ from django.db.models import F
 from controlplane import clock
 from controlplane.compute.settings.postgres_settings import complaint, from_json
 from controlplane.events.changes import endpoint_requested, project_recovered, project_updated
-from controlplane.events.differences import differences
-from controlplane.events.recording import record, together
+from controlplane.events.recording import differences, record, together
 from controlplane.events.types import EventType
 from controlplane.models import (
     Account,
@@ -44,9 +43,9 @@ from controlplane.services.rules import plan_limits
 from controlplane.services.rules.endpoint_attributes import (
     EndpointAttributes,
     check_defaults,
+    check_json_size,
     merged_defaults,
 )
-from controlplane.services.rules.endpoint_settings import check_json_size
 from controlplane.services.rules.placement import versions_of
 from controlplane.services.rules.project_settings import (
     ProjectSettings,

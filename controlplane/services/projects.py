@@ -59,16 +59,16 @@ from controlplane.services.rules import plan_limits
 from controlplane.services.rules.endpoint_attributes import (
     EndpointAttributes,
     check_defaults,
+    check_json_size,
     merged_defaults,
 )
-from controlplane.services.rules.endpoint_settings import check_json_size
 from controlplane.services.rules.placement import choose_host
 from controlplane.services.rules.project_settings import (
     ProjectSettings,
     check_durability,
     merged_project_settings,
 )
-from controlplane.services.rules.reserved_names import check_database_name, check_role_name
+from controlplane.services.rules.reserved_names import check_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,8 +237,8 @@ def create_project(account: Account, spec: ProjectSpec) -> NewProject:
     """
     check_organization(account, spec.org_id)
     owner = spec.role_name or _owner_of(spec.database_name)
-    check_role_name(owner, field="role_name")
-    check_database_name(spec.database_name, field="database_name")
+    check_name("role", owner, field="role_name")
+    check_name("database", spec.database_name, field="database_name")
     project = _new_project(account, spec)
     password = new_password()
     role = Role(

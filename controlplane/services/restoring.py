@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from controlplane import clock
 from controlplane.events.changes import branch_restore_requested, branch_updated
-from controlplane.events.differences import differences
-from controlplane.events.recording import record
+from controlplane.events.recording import differences, record
 from controlplane.models import (
     Account,
     Action,

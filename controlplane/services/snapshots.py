@@ -14,8 +14,7 @@ from controlplane.events.changes import (
     snapshot_deleted,
     snapshot_updated,
 )
-from controlplane.events.differences import differences
-from controlplane.events.recording import record
+from controlplane.events.recording import differences, record
 from controlplane.models import (
     Account,
     Branch,
@@ -27,7 +26,7 @@ from controlplane.models import (
 )
 from controlplane.models.reading import Reading
 from controlplane.operations.engine.scheduling import schedule, unfinished
-from controlplane.operations.rounds.snapshots import schedule_snapshot_deletion
+from controlplane.operations.rounds.expiry import schedule_snapshot_deletion
 from controlplane.services.branches import (
     copied_catalog,
     find_branch,

@@ -24,7 +24,7 @@ from controlplane.services.errors import (
 from controlplane.services.projects import find_project
 from controlplane.services.rules import plan_limits
 from controlplane.webhooks import signing
-from controlplane.webhooks.noting import reset_failures
+from controlplane.webhooks.sending import reset_failures
 from controlplane.webhooks.urls import NotAllowed, target_of
 
 # The types that a webhook may select. Test events are not among these, because they are sent only

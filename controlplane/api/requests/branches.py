@@ -23,9 +23,9 @@ from controlplane.models import ATTRIBUTES
 from controlplane.services.branches import BranchChanges as Changes
 from controlplane.services.branches import BranchSpec
 from controlplane.services.restoring import RestoreSpec
-from controlplane.services.rules import endpoint_attributes, endpoint_settings
+from controlplane.services.rules import endpoint_attributes
 from controlplane.services.rules.branch_expiry import Expiry
-from controlplane.services.rules.endpoint_settings import POOLER_SETTINGS
+from controlplane.services.rules.endpoint_attributes import POOLER_SETTINGS
 from controlplane.services.rules.history import MomentSpec
 
 LIBRARIES = "the platform chooses the libraries that every endpoint loads when it starts"
@@ -59,8 +59,8 @@ class EndpointSettings(Attributes):
             raise ValueError("settings must not be nil")
         return sent
 
-    def sent(self) -> endpoint_settings.EndpointSettings:
-        return endpoint_settings.EndpointSettings(
+    def sent(self) -> endpoint_attributes.EndpointSettings:
+        return endpoint_attributes.EndpointSettings(
             pg_settings=self.pg_settings, pgbouncer_settings=self.pgbouncer_settings
         )
 

@@ -26,8 +26,7 @@ from controlplane.models import ATTRIBUTES, Durability, MaskingPolicy
 from controlplane.services.project_changes import ProjectChanges
 from controlplane.services.projects import ProjectSpec
 from controlplane.services.rules import project_settings
-from controlplane.services.rules.endpoint_attributes import EndpointAttributes
-from controlplane.services.rules.endpoint_settings import EndpointSettings
+from controlplane.services.rules.endpoint_attributes import EndpointAttributes, EndpointSettings
 from controlplane.services.rules.project_settings import MAX_ALLOWED_IPS
 
 

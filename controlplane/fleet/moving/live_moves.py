@@ -43,8 +43,7 @@ from controlplane.models import (
     Operation,
     OperationStatus,
 )
-from controlplane.operations.actions.computes import START_RELATIONS, start
-from controlplane.operations.bytes_written import count_written
+from controlplane.operations.actions.computes import START_RELATIONS, count_written, start
 from controlplane.operations.details import MoveProjectDetails, StartComputeDetails
 from controlplane.operations.locks import locked_project
 from controlplane.operations.states import enter

@@ -16,9 +16,8 @@ from controlplane.compute.data.state_directory import (
 )
 from controlplane.compute.processes.process import StopFailed
 from controlplane.deployment.service_command import ServiceCommand
-from controlplane.deployment.stopping import stop_computes
 from controlplane.operations.own_host import HostTaken, own_host
-from controlplane.operations.rounds.reconcile import reconcile_host
+from controlplane.operations.rounds.reconcile import reconcile_host, stop_computes
 from controlplane.services.endpoints import restart_endpoint
 from controlplane.services.errors import ServiceError
 from controlplane.services.monitoring.health import on_replaced_postgres

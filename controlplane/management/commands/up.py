@@ -40,6 +40,8 @@ from controlplane.database.version import OtherVersion, refuse_unknown
 from controlplane.deployment.coming_up import ComingUp
 from controlplane.deployment.greeting import greeting, reachable
 from controlplane.deployment.host_resources import (
+    MAKE_ROOM,
+    holding_state_directory,
     raise_file_limit,
     refuse_few_processes,
     room_on_disk,
@@ -51,9 +53,7 @@ from controlplane.deployment.process_setup import (
     set_up_files,
 )
 from controlplane.deployment.proxy_account import sockets_directories
-from controlplane.deployment.replacing import MAKE_ROOM, holding_state_directory
 from controlplane.deployment.service_command import ServiceCommand
-from controlplane.deployment.stopping import stop_computes
 from controlplane.deployment.supervision import (
     MARK,
     Program,
@@ -64,7 +64,7 @@ from controlplane.deployment.supervision import (
 )
 from controlplane.models import Account, ApiKey, Host, Plan
 from controlplane.operations.own_host import HostTaken, own_host
-from controlplane.operations.rounds.reconcile import reconcile_host
+from controlplane.operations.rounds.reconcile import reconcile_host, stop_computes
 from controlplane.proxy.listeners import is_offered
 from controlplane.services.accounts import KeySpec, create_key
 

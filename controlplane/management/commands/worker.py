@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -30,13 +31,16 @@ from controlplane.events import outbox
 from controlplane.features import CannotServe, Round, features
 from controlplane.logs import context
 from controlplane.metrics import figures, sampling
-from controlplane.models import Host, Lane
+from controlplane.models import Host, Job, JobTask, Lane
 from controlplane.operations import under_way
+from controlplane.operations.actions import readings
+from controlplane.operations.engine import execution
 from controlplane.operations.engine.scheduling import HostAway
 from controlplane.operations.locks import noting_failures
 from controlplane.operations.own_host import HostTaken, own_host, was_declared_lost
 from controlplane.operations.queue.runner import MAX_CONCURRENT_MOVES, Queue, Runner
-from controlplane.operations.rounds import at_rest, vitals
+from controlplane.operations.rounds import at_rest, reconcile, vitals
+from controlplane.operations.rounds.at_rest import active
 from controlplane.operations.rounds.reconcile import stop_all_computes
 from controlplane.operations.rounds.upkeep import (
     all_rounds,
@@ -45,10 +49,25 @@ from controlplane.operations.rounds.upkeep import (
     publish_region_address,
     publish_settings,
 )
-from controlplane.operations.tasks import do
 from controlplane.process_accounts import manage_files_as_root
 
 log = logging.getLogger(__name__)
+
+
+def do(job: Job) -> None:
+    """Do what the job is for. Raises if it is to be done again."""
+    for feature in features():
+        if job.task in feature.jobs:
+            feature.jobs[JobTask(job.task)](job.subject)
+            return
+    with active():
+        if job.task == JobTask.RUN_OPERATION:
+            execution.run(uuid.UUID(job.subject), runs=job.earlier_runs)
+        elif job.task == JobTask.RECONCILE_BRANCH:
+            reconcile.reconcile_branch(job.subject)
+        else:
+            assert job.task == JobTask.READ_SCHEMA, job
+            readings.read_schema(uuid.UUID(job.subject))
 
 
 class Outage:

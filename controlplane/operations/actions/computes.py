@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 
 import psycopg
+from django.db import connection
 
 from controlplane.compute import compute, observation
 from controlplane.compute.catalog.system_views import close_views
@@ -19,11 +20,28 @@ from controlplane.compute.settings.postgres_settings import complaint, from_json
 from controlplane.features import features
 from controlplane.models import BranchState, Endpoint, Operation, PostgresSettings
 from controlplane.operations.actions.words import failure_message
-from controlplane.operations.bytes_written import count_written
 from controlplane.operations.catalog.applying import NotApplied, apply_to_compute
 from controlplane.operations.disk import start_refusal
 
 log = logging.getLogger(__name__)
+
+
+def count_written(endpoint_id: str, branch_id: str) -> None:
+    """Count what was written to the branch that the endpoint's compute runs on. If the compute does
+    not answer, a later count includes it, perhaps after the compute's next start."""
+    try:
+        note_written(branch_id, observation.written(endpoint_id, branch_id))
+    except (psycopg.Error, observation.OtherBranch) as error:
+        log.info("written bytes unknown", extra={"endpoint": endpoint_id, "error": str(error)})
+
+
+def note_written(branch_id: str, written: observation.Written) -> None:
+    """Count in one statement, so that a crash neither loses bytes nor counts them twice."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT perch_note_written(%s, %s, %s)", [branch_id, written.data, written.position]
+        )
+
 
 # The rows that a start of an endpoint reads besides its own.
 START_RELATIONS = ("branch__project__account", "branch__meter", "project__host", "project__account")

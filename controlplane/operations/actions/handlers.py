@@ -46,12 +46,12 @@ from controlplane.models import (
 )
 from controlplane.operations.actions.computes import (
     StartRefused,
+    count_written,
     prepare_for_clients,
     run_compute,
     start,
 )
 from controlplane.operations.actions.words import failure_message
-from controlplane.operations.bytes_written import count_written
 from controlplane.operations.catalog.applying import NotApplied, apply_to_compute
 from controlplane.operations.catalog.importing import import_before_stop, import_branch_catalog
 from controlplane.operations.details import (

@@ -22,8 +22,7 @@ from controlplane.compute.upgrade import major_upgrade
 from controlplane.compute.upgrade.major_upgrade import upgraded_place
 from controlplane.compute.upgrade.upgrade_catalogs import UpgradeRefused
 from controlplane.events.changes import project_updated
-from controlplane.events.differences import differences
-from controlplane.events.recording import record
+from controlplane.events.recording import differences, record
 from controlplane.history.operations import replacing_data
 from controlplane.models import Branch, BranchState, Operation, OperationStatus
 from controlplane.operations.actions.computes import StartRefused

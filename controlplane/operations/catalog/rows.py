@@ -37,8 +37,7 @@ from controlplane.events.catalog import (
     role_deleted,
     role_updated,
 )
-from controlplane.events.differences import differences
-from controlplane.events.recording import record
+from controlplane.events.recording import differences, record
 from controlplane.models import Branch, Database, Event, Project, Role
 from controlplane.models.names import is_reserved_database, is_reserved_role
 

@@ -14,8 +14,7 @@ from controlplane import clock
 from controlplane.compute import compute
 from controlplane.compute.processes.process import StopFailed
 from controlplane.events.changes import branch_deleted, endpoint_deleted, endpoint_went_back
-from controlplane.events.differences import differences
-from controlplane.events.recording import record
+from controlplane.events.recording import differences, record
 from controlplane.models import (
     MAY_SUCCEED,
     Action,

@@ -1,6 +1,7 @@
 """What the engine puts into the queue, in its own transaction. All raise django.db.Error."""
 
 import uuid
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -9,7 +10,7 @@ from django.db import connection
 from django.db.models import F, QuerySet
 from django.db.models.functions import Greatest
 
-from controlplane.models import Job, JobTask, Lane, Operation, Project, SchemaReading
+from controlplane.models import HANDED_OVER, Job, JobTask, Lane, Operation, Project, SchemaReading
 
 # The row lock keeps every worker from taking the job before the transaction ends.
 HOLD = """
@@ -104,3 +105,30 @@ def picked_up_at(operation_id: uuid.UUID) -> datetime | None:
     """Return when the worker that executes the operation now took its job; None if none does."""
     taken = Job.objects.filter(subject=str(operation_id), taken_by__isnull=False)
     return taken.values_list("taken_at", flat=True).first()
+
+
+def move_ahead(project: Project, operations: Sequence[Operation]) -> None:
+    """Give each of the project's unfinished operations, oldest first, the lane of the most urgent
+    operation that waits for it, so that no operation waits for a less urgent lane."""
+    # For each resource, the lane of the most urgent operation so far that holds it. The project's
+    # id stands for all resources of the project.
+    wanted: dict[str, Lane] = {}
+    for operation in reversed(operations):
+        holds_all = project.id in operation.resources
+        held = wanted.keys() if holds_all else {project.id, *operation.resources}
+        lane = min(
+            (Lane(operation.lane), *(wanted[one] for one in held if one in wanted)),
+            key=list(Lane).index,
+        )
+        if lane != operation.lane:
+            enter_lane(project, operation, lane)
+        for one in operation.resources:
+            wanted[one] = lane
+
+
+def enter_lane(project: Project, operation: Operation, lane: Lane) -> None:
+    """Move an operation to a lane. If a worker has begun it, only its next attempt is moved."""
+    operation.lane = lane
+    operation.save(update_fields=["lane"])
+    if operation.status in HANDED_OVER and operation.dispatched_at:
+        move_job(operation, project)

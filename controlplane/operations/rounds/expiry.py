@@ -1,4 +1,6 @@
-"""Deletes branches whose `expires_at`, set by their owners, has passed."""
+"""Deletes branches and snapshots whose `expires_at` has passed, and hidden branches that are no
+longer needed: data that a restore has replaced, the data of snapshots that are gone, and past
+moments that no client reads any more."""
 
 import logging
 from datetime import datetime, timedelta
@@ -9,16 +11,34 @@ from django.db.models.fields.json import KT
 
 from controlplane import clock
 from controlplane.actors import EXPIRY, acting_as
-from controlplane.events.changes import branch_expired
+from controlplane.events.changes import branch_expired, snapshot_expired
 from controlplane.events.recording import record
-from controlplane.models import GIVEN_UP, UNFINISHED, Action, Branch, Host, Operation
-from controlplane.operations.engine.branch_deletion import schedule_deletion
-from controlplane.operations.engine.scheduling import MAX_PER_PROJECT, unfinished
+from controlplane.models import (
+    GIVEN_UP,
+    UNFINISHED,
+    Action,
+    Branch,
+    Endpoint,
+    EndpointState,
+    Host,
+    Operation,
+    Project,
+    RequestKind,
+    Snapshot,
+)
+from controlplane.operations.engine.scheduling import (
+    MAX_PER_PROJECT,
+    Step,
+    schedule,
+    schedule_deletion,
+    unfinished,
+)
 from controlplane.operations.locks import apart, locked_project
 
 log = logging.getLogger(__name__)
 
-# The most projects that one round deletes branches of; the next round continues with the others.
+# The most snapshots and hidden branches that one round removes, and the most projects that one
+# deletes expired branches of; the next round continues with the others.
 BATCH_SIZE = 50
 # The most unfinished deletions of a project. More would only delay its other operations, and make
 # every reader of its operations read more; only MAX_PER_PROJECT of them run at once anyway.
@@ -88,3 +108,62 @@ def _due(now: datetime) -> QuerySet[Branch]:
         protected=False,
         project__deleted_at=None,
     )
+
+
+def schedule_snapshot_deletion(project: Project, snapshot: Snapshot) -> list[Operation]:
+    """Schedule the removal of the snapshot's data. The caller holds the project's lock."""
+    step = Step(Action.DELETE_TIMELINE, branch=snapshot.data_branch)
+    title = f"Delete snapshot {snapshot.name}"
+    return schedule(project, [step], RequestKind.DELETE_SNAPSHOT, title=title)
+
+
+def expire_snapshots(host: Host) -> None:
+    """Delete the snapshots that are due, each with an operation that removes its data."""
+    due = Snapshot.objects.filter(
+        expires_at__lte=clock.now(), project__host=host, project__deleted_at=None
+    )
+    for snapshot_id, project_id in due.values_list("id", "project_id")[:BATCH_SIZE]:
+        with apart(project_id), acting_as(EXPIRY), locked_project(project_id) as project:
+            # It may have been deleted or given more time meanwhile, or its project deleted.
+            found = due.select_related("data_branch").filter(id=snapshot_id).first()
+            if found is not None:
+                operations = schedule_snapshot_deletion(project, found)
+                record(snapshot_expired(project, found, operations))
+                found.delete()
+
+
+HIDDEN_RETRY_DELAY = timedelta(minutes=10)
+
+
+def remove_unwanted(host: Host) -> None:
+    """Schedule the removal of each unneeded branch that no unfinished operation holds."""
+    held = Operation.objects.filter(
+        project=OuterRef("project"),
+        resources__contains=[OuterRef("id")],
+        status__in=UNFINISHED,
+    )
+    tried = Operation.objects.filter(
+        branch=OuterRef("id"),
+        action=Action.DELETE_TIMELINE,
+        created_at__gt=clock.now() - HIDDEN_RETRY_DELAY,
+    )
+    read = Endpoint.objects.filter(
+        branch=OuterRef("id"), deleted_at=None, current_state=EndpointState.ACTIVE
+    )
+    unwanted = Branch.objects.filter(
+        ~Exists(held),
+        ~Exists(read),
+        ~Exists(tried),
+        hidden=True,
+        snapshot=None,
+        deleted_at=None,
+        host=host,
+        project__deleted_at=None,
+    )
+    for branch in unwanted[:BATCH_SIZE]:
+        project_id = branch.project_id
+        with apart(project_id), locked_project(project_id) as project:
+            current = unwanted.filter(id=branch.id).first()
+            if current is not None:
+                schedule_deletion(project, current)
+                log.info("hidden branch removed", extra={"branch": current.id})

@@ -1,29 +1,103 @@
-"""Suspends endpoints that are idle (specification, section 2.1: activity)."""
+"""Suspends endpoints that are idle (specification, section 2.1: activity), has computes checked
+that run but do not answer, and ends the poolers that have no client."""
 
 import logging
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import TypeVar
 
+import psycopg
 from django.conf import settings
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from controlplane import clock
-from controlplane.actors import IDLENESS, acting_as
+from controlplane.actors import CHECK, IDLENESS, acting_as
 from controlplane.compute import compute, observation
+from controlplane.compute.host.filesystem import LockTimeout, lock_branches, pooler_lock
+from controlplane.compute.pooler import client_counts, has_pooler, stop_unused
+from controlplane.compute.processes.session import socket_dir
 from controlplane.events.changes import endpoint_requested
 from controlplane.events.recording import record
 from controlplane.events.types import EventType
+from controlplane.metrics import figures
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Host, Lane, Operation
 from controlplane.operations.catalog.importing import import_catalog
-from controlplane.operations.details import SuspendComputeDetails
+from controlplane.operations.details import CheckAvailabilityDetails, SuspendComputeDetails
 from controlplane.operations.engine.scheduling import Step, schedule
 from controlplane.operations.locks import apart, left_if_busy, locked_project
 from controlplane.operations.rounds.looks import look_at_each
-from controlplane.operations.rounds.silence import check_silent, counting_silence, is_silent
 from controlplane.usage import sampling
-from controlplane.usage.samples import Sample, look_and_sample
+from controlplane.usage.sampling import Sample, look_and_sample
 
 log = logging.getLogger(__name__)
+
+# After this many unanswered polls in a row a compute is considered hung. Polls after the first
+# unanswered one follow immediately, so this takes at most 30 seconds, including the time between
+# polls and the wait for each answer.
+MAX_SILENT_LOOKS = 3
+
+Seen = TypeVar("Seen")
+
+# How many of the last polls of each endpoint's compute were unanswered. Polls of one endpoint never
+# run at the same time.
+_silent_looks: Counter[str] = Counter()
+
+
+def counting_silence(look: Callable[[str], Seen]) -> Callable[[str], Seen]:
+    """Wrap `look`, which takes an endpoint's id, so that unanswered calls are counted."""
+
+    def listen(endpoint_id: str) -> Seen:
+        try:
+            seen = look(endpoint_id)
+        except psycopg.Error as error:
+            if observation.is_no_answer(error):
+                _silent_looks[endpoint_id] += 1
+            else:
+                del _silent_looks[endpoint_id]
+            raise
+        del _silent_looks[endpoint_id]
+        return seen
+
+    return listen
+
+
+def is_silent(endpoint_id: str) -> bool:
+    """Return whether the last poll of the endpoint's compute was unanswered; if so, the next is due
+    immediately."""
+    return endpoint_id in _silent_looks
+
+
+def check_silent(endpoints: Iterable[Endpoint]) -> None:
+    """Schedule a check for each of the active endpoints whose compute has been silent too long.
+
+    The counts of all other endpoints are dropped, because those are no longer active.
+    """
+    present = {endpoint.id: endpoint for endpoint in endpoints}
+    for endpoint_id, count in list(_silent_looks.items()):
+        if endpoint_id not in present:
+            del _silent_looks[endpoint_id]
+        elif count >= MAX_SILENT_LOOKS:
+            del _silent_looks[endpoint_id]
+            log.warning("compute silent", extra={"endpoint": endpoint_id, "looks": count})
+            _check(present[endpoint_id])
+
+
+def _check(endpoint: Endpoint) -> None:
+    project_id = endpoint.project_id
+    with apart(project_id), acting_as(CHECK), locked_project(project_id) as project:
+        # An operation may have been scheduled meanwhile. Any operation deals with the compute.
+        if Operation.objects.filter(endpoint=endpoint, status__in=UNFINISHED).exists():
+            return
+        current = Endpoint.objects.select_related("branch").filter(
+            id=endpoint.id, deleted_at=None, current_state=EndpointState.ACTIVE
+        )
+        for found in current:
+            details = CheckAvailabilityDetails(was_silent=True)
+            action = Action.CHECK_AVAILABILITY
+            schedule(project, [Step(action, branch=found.branch, endpoint=found, details=details)])
+
 
 MAX_LOOK_INTERVAL = 10.0  # seconds
 # Seconds for all statements of a poll, and for those of a reading of the catalog.
@@ -145,3 +219,46 @@ def _active_endpoints(host: Host) -> QuerySet[Endpoint]:
         deleted_at=None,
         current_state=EndpointState.ACTIVE,
     )
+
+
+# Seconds that a pooler keeps running without a client, so that a client that makes many short
+# connections does not wait for a pooler's start each time.
+UNUSED_TIMEOUT = 10.0
+
+# For each endpoint, since when its pooler has been seen without a client (monotonic clock).
+_unused_since: dict[str, float] = {}
+
+
+def end_unused_poolers(host: Host) -> None:
+    """Stop the poolers that no client has used for a while. Clients that a proxy has parked are not
+    connected to their pooler, so they do not count."""
+    now, clients = time.monotonic(), client_counts()
+    poolers = {
+        endpoint_id: place
+        for endpoint_id in compute.endpoints_with_sockets()
+        if has_pooler(place := socket_dir(endpoint_id))
+    }
+    figures.POOLERS.set(len(poolers))
+    figures.POOLER_CLIENTS.set(clients.total())
+    unused = {endpoint_id for endpoint_id, place in poolers.items() if not clients[place]}
+    for used in _unused_since.keys() - unused:
+        del _unused_since[used]
+    for endpoint_id in unused:
+        _unused_since.setdefault(endpoint_id, now)
+    due = [one for one, since in _unused_since.items() if now - since >= UNUSED_TIMEOUT]
+    if not due:
+        return
+    active = Endpoint.objects.filter(
+        host=host, id__in=due, deleted_at=None, current_state=EndpointState.ACTIVE
+    )
+    for endpoint_id, branch_id in active.values_list("id", "branch_id"):
+        try:
+            # The compute's directories are untrusted: an error in one must not affect the others.
+            with (
+                apart(endpoint_id),
+                lock_branches(branch_id, pooler_lock(branch_id), timeout=0),
+            ):
+                stop_unused(branch_id, socket_dir(endpoint_id))
+        except LockTimeout:
+            continue  # an operation works on the branch; the next round looks again
+        del _unused_since[endpoint_id]

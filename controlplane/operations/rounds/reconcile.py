@@ -7,7 +7,8 @@ operation whose job was lost is enqueued again.
 import logging
 import math
 import time
-from collections.abc import Set
+from collections.abc import Collection, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
 
@@ -16,6 +17,7 @@ from django.conf import settings
 from controlplane import clock
 from controlplane.actors import PLATFORM
 from controlplane.compute import compute
+from controlplane.compute.data.outbound import release_outbound
 from controlplane.compute.host.filesystem import LockTimeout, forget_lock, lock_branches
 from controlplane.compute.processes.account_processes import end_stray_accounts
 from controlplane.compute.processes.process import StopFailed
@@ -227,3 +229,11 @@ def redispatch_lost_operations(host: Host) -> None:
             if current is not None:
                 log.warning("job lost, enqueued again", extra={"operation": operation_id})
                 enqueue_operation(current, current.project)
+
+
+def stop_computes(branch_ids: Collection[str]) -> None:
+    """Stop the computes of the branches, and remove the host's rules about what computes may
+    connect to. The worker must not run. Raises process.StopFailed, patience.OutOfPatience."""
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(compute.stop, branch_ids))
+    release_outbound()

@@ -1,11 +1,13 @@
 """Deletes the rows of what was deleted long ago, with its passwords and operations, and operations
-that are older than the API lists.
+that are older than the API lists; also events and API keys after the time that the operator sets,
+and what is stored about requests to the API.
 
 The row of a deleted project, branch or endpoint is kept for a while, because the history of
 operations refers to it and a second DELETE is answered. After the retention it is not needed.
 """
 
 import logging
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,9 +16,11 @@ from django.db import connection
 from django.db.models import Exists, OuterRef, Q
 
 from controlplane import clock
+from controlplane.events.types import EventType
 from controlplane.models import (
     UNFINISHED,
     Account,
+    ApiKey,
     Branch,
     BranchState,
     Endpoint,
@@ -141,3 +145,131 @@ def forget_projects(project_ids: list[str]) -> None:
     branches.update(parent=None)
     branches.delete()
     projects.delete()
+
+
+# Rows in a batch, and batches in a round; the next round continues.
+EVENTS_BATCH, MAX_EVENT_BATCHES = 2_000, 100
+
+# Test events that are kept of a webhook. They have no account, and so do not count for its own.
+TESTS_KEPT = 1_000
+SUPERFLUOUS_TESTS = """
+SELECT id FROM (
+    SELECT event.id, delivery.webhook_id,
+        row_number() OVER (PARTITION BY delivery.webhook_id ORDER BY event.id DESC) AS place
+    FROM controlplane_event AS event
+    LEFT JOIN controlplane_webhookdelivery AS delivery ON delivery.event_id = event.id
+    WHERE event.account_id IS NULL AND event.type = 'webhook.test'
+) AS test
+WHERE place > %s OR webhook_id IS NULL LIMIT %s
+"""
+ESTIMATE = "SELECT reltuples::bigint FROM pg_class WHERE relname = 'controlplane_event'"
+
+
+def forget_events(host: Host) -> None:
+    """Delete the events that are due. The workers of all hosts may do this at the same time."""
+    forgotten = 0
+    for batch in _due():
+        forgotten += Event.objects.filter(id__in=batch).delete()[0]
+        if forgotten >= EVENTS_BATCH * MAX_EVENT_BATCHES:
+            break
+    if forgotten:
+        log.info("events forgotten", extra={"events": forgotten})
+
+
+def forget_api_keys(host: Host) -> None:
+    """Delete the keys that have been invalid for as long as events are kept, which name them."""
+    before = clock.now() - timedelta(days=settings.EVENT_RETENTION)
+    invalid = ApiKey.objects.filter(Q(revoked_at__lt=before) | Q(expires_at__lt=before))
+    ids = list(invalid.values_list("id", flat=True)[: EVENTS_BATCH * MAX_EVENT_BATCHES])
+    for first in range(0, len(ids), EVENTS_BATCH):
+        ApiKey.objects.filter(id__in=ids[first : first + EVENTS_BATCH]).delete()
+
+
+def _due() -> Iterator[list[int]]:
+    """Yield the ids of the events to delete, in batches. Each batch is read after the previous one
+    was deleted."""
+    before = clock.now() - timedelta(days=settings.EVENT_RETENTION)
+    old = Event.objects.filter(at__lt=before).order_by("at")
+    while batch := list(old.values_list("id", flat=True)[:EVENTS_BATCH]):
+        yield batch
+    while batch := _superfluous_tests():
+        yield batch
+    most = settings.EVENTS_PER_ACCOUNT
+    if not most or _estimated_count() <= most:
+        return
+    for account_id in [*Account.objects.values_list("id", flat=True), None]:
+        events = Event.objects.filter(account=account_id).exclude(type=EventType.WEBHOOK_TEST)
+        beyond = events.order_by("-at", "-id")
+        while batch := list(beyond.values_list("id", flat=True)[most : most + EVENTS_BATCH]):
+            yield batch
+
+
+def _superfluous_tests() -> list[int]:
+    with connection.cursor() as cursor:
+        cursor.execute(SUPERFLUOUS_TESTS, [TESTS_KEPT, EVENTS_BATCH])
+        return [row[0] for row in cursor.fetchall()]
+
+
+def _estimated_count() -> int:
+    """Return about how many events there are, by Postgres's last count; -1 if it has not counted
+    yet."""
+    with connection.cursor() as cursor:
+        cursor.execute(ESTIMATE)
+        return int(cursor.fetchone()[0])
+
+
+# The most stored answers of one account, and their bytes. Beyond either limit the oldest are
+# deleted before a day is over.
+MAX_PER_ACCOUNT = 10_000
+MAX_BYTES_PER_ACCOUNT = 64 << 20
+# The most rows of each kind that one round deletes, so that no statement takes long; the next round
+# continues.
+REQUESTS_BATCH = 20_000
+
+EXPIRED = """
+DELETE FROM controlplane_idempotentrequest WHERE id IN (
+    SELECT id FROM controlplane_idempotentrequest
+    WHERE created_at < now() - interval '1 day'
+    ORDER BY created_at LIMIT %(most)s FOR UPDATE SKIP LOCKED
+)
+"""
+# Only accounts that have added rows lately can have too many.
+SURPLUS = """
+WITH busy AS (
+    SELECT DISTINCT k.account_id FROM controlplane_idempotentrequest r
+    JOIN controlplane_apikey k ON k.id = r.api_key_id
+    WHERE r.created_at > now() - interval '10 minutes'
+), crowded AS (
+    SELECT k.account_id FROM busy
+    JOIN controlplane_apikey k ON k.account_id = busy.account_id
+    JOIN controlplane_idempotentrequest r ON r.api_key_id = k.id
+    GROUP BY k.account_id
+    HAVING count(*) > %(allowed)s OR sum(octet_length(r.answer)) > %(bytes)s
+)
+DELETE FROM controlplane_idempotentrequest WHERE id IN (
+    SELECT id FROM (
+        SELECT r.id, row_number() OVER newer AS place, sum(octet_length(r.answer)) OVER newer AS sum
+        FROM controlplane_idempotentrequest r
+        JOIN controlplane_apikey k ON k.id = r.api_key_id
+        WHERE k.account_id IN (SELECT account_id FROM crowded)
+        WINDOW newer AS (PARTITION BY k.account_id ORDER BY r.created_at DESC, r.id DESC)
+    ) placed
+    WHERE place > %(allowed)s OR sum > %(bytes)s LIMIT %(most)s
+)
+"""
+# A name that is not ahead of its rate is in the same position as one without a row.
+SLACK = """
+DELETE FROM controlplane_requestrate WHERE name IN (
+    SELECT name FROM controlplane_requestrate
+    WHERE free_at < now() - interval '1 minute'
+    LIMIT %(most)s FOR UPDATE SKIP LOCKED
+)
+"""
+
+
+def forget_requests(host: Host) -> None:
+    """Delete answers that no client may ask for again, and rate rows that have no effect."""
+    values = {"allowed": MAX_PER_ACCOUNT, "bytes": MAX_BYTES_PER_ACCOUNT, "most": REQUESTS_BATCH}
+    with connection.cursor() as cursor:
+        for statement in (EXPIRED, SURPLUS, SLACK):
+            cursor.execute(statement, values)

@@ -27,7 +27,7 @@ from controlplane.models import (
     Host,
     Lane,
 )
-from controlplane.operations.bytes_written import note_written
+from controlplane.operations.actions.computes import note_written
 from controlplane.operations.engine.scheduling import Step, schedule, unfinished
 from controlplane.operations.locks import apart, locked_project
 from controlplane.operations.rounds.looks import look_at_each

@@ -41,20 +41,21 @@ from controlplane.operations.rounds.deleted_projects import (
     remove_unrecovered,
     try_removals_again,
 )
-from controlplane.operations.rounds.event_retention import forget_api_keys, forget_events
-from controlplane.operations.rounds.expiry import expire_branches
-from controlplane.operations.rounds.hidden_branches import remove_unwanted
-from controlplane.operations.rounds.idleness import suspend_idle_endpoints
-from controlplane.operations.rounds.kept_requests import forget_requests
-from controlplane.operations.rounds.poolers import end_unused_poolers
+from controlplane.operations.rounds.expiry import expire_branches, expire_snapshots, remove_unwanted
+from controlplane.operations.rounds.idleness import end_unused_poolers, suspend_idle_endpoints
 from controlplane.operations.rounds.reconcile import (
     end_strays,
     reconcile_host,
     redispatch_lost_operations,
 )
-from controlplane.operations.rounds.retention import forget_deleted, forget_operations
+from controlplane.operations.rounds.retention import (
+    forget_api_keys,
+    forget_deleted,
+    forget_events,
+    forget_operations,
+    forget_requests,
+)
 from controlplane.operations.rounds.sizes import measure_nearly_full, measure_sizes
-from controlplane.operations.rounds.snapshots import expire_snapshots
 from controlplane.operations.service_quality import count_starts, quality, sample_branches
 from controlplane.operations.under_way import hear_of_cancels
 

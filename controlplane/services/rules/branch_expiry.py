@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from controlplane import clock
 from controlplane.models import Branch
-from controlplane.operations.engine.branch_deletion import children_of
+from controlplane.operations.engine.scheduling import children_of
 from controlplane.services.errors import Unprocessable
 
 

@@ -1,5 +1,5 @@
-"""Refuses to create what exceeds the limits of the account's plan (`models.plans`), and to start an
-endpoint if a quota in its project's settings is used up (`operations.quotas`).
+"""Refuses to create what exceeds the limits of the account's plan (`models.account`), and to start
+an endpoint if a quota in its project's settings is used up (`operations.quotas`).
 
 Each check of a plan runs under a lock that keeps its count correct until the transaction ends. If
 the plan has no limit, nothing is counted, and nothing is locked beyond what the caller has locked.

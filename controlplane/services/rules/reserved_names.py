@@ -1,5 +1,7 @@
 """Names that a role or a database may not have."""
 
+from typing import Literal
+
 from controlplane.models.names import is_reserved_database, is_reserved_role
 from controlplane.services.errors import Unprocessable
 
@@ -7,28 +9,14 @@ from controlplane.services.errors import Unprocessable
 STEPS = (".", "..")
 
 
-def check_role_name(name: str, *, field: str = "name") -> None:
-    """Raises Unprocessable for names that are reserved for Postgres or the platform, or that cannot
-    be part of a URL's path."""
-    _check_addressable("role", name, field)
-    if is_reserved_role(name):
-        raise Unprocessable(f'the role name "{name}" is reserved', fields=[field])
-
-
-def check_database_name(name: str, *, field: str = "name") -> None:
-    """Raises Unprocessable for names that are reserved for Postgres or the pooler, or that cannot
-    be part of a URL's path."""
-    _check_addressable("database", name, field)
-    if is_reserved_database(name):
-        raise Unprocessable(f'the database name "{name}" is reserved', fields=[field])
-
-
-def _check_addressable(kind: str, name: str, field: str) -> None:
+def check_name(kind: Literal["role", "database"], name: str, *, field: str = "name") -> None:
     """Raises Unprocessable for names that cannot be part of a URL's path, by which the API
-    addresses roles and databases."""
+    addresses roles and databases, and for those that are reserved for Postgres or the platform."""
     if "/" in name or name in STEPS:
         raise Unprocessable(
             f'the {kind} name "{name}" cannot be part of a URL: it must not contain a slash, '
             'or be "." or ".."',
             fields=[field],
         )
+    if is_reserved_role(name) if kind == "role" else is_reserved_database(name):
+        raise Unprocessable(f'the {kind} name "{name}" is reserved', fields=[field])

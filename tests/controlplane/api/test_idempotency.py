@@ -14,8 +14,8 @@ from django.test import Client as DjangoClient
 from django.utils import timezone
 
 from controlplane.models import Account, ApiKey, Host, IdempotentRequest
-from controlplane.operations.rounds import kept_requests
-from controlplane.operations.rounds.kept_requests import forget_requests
+from controlplane.operations.rounds import retention
+from controlplane.operations.rounds.retention import forget_requests
 from controlplane.services.rules.idempotency import RETENTION, lock_of
 from tests.controlplane.api.test_request_limits import locked_row, wait_for_tries
 from tests.support.another_api import AnotherApi, another_api, kill
@@ -253,7 +253,7 @@ class TestStoredAnswers:
     def test_a_round_removes_old_answers_and_those_beyond_the_limit(
         self, account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(kept_requests, "MAX_PER_ACCOUNT", 3)
+        monkeypatch.setattr(retention, "MAX_PER_ACCOUNT", 3)
         other, _ = ApiKey.issue(Account.objects.create(name="bob"), "x")
         ours = [ApiKey.issue(account, name)[0] for name in "ab"]
         now = timezone.now()
@@ -265,7 +265,7 @@ class TestStoredAnswers:
         forget_requests(host)
         kept = IdempotentRequest.objects.values_list("key", flat=True)
         assert sorted(kept) == ["0", "1", "2", "young"]
-        monkeypatch.setattr(kept_requests, "MAX_BYTES_PER_ACCOUNT", 25)
+        monkeypatch.setattr(retention, "MAX_BYTES_PER_ACCOUNT", 25)
         IdempotentRequest.objects.update(answer="0123456789")
         forget_requests(host)
         assert sorted(kept.all()) == ["0", "1", "young"]

@@ -10,7 +10,7 @@ from django.db import connection
 from django.utils import timezone
 
 from controlplane.models import Account, ApiKey, Host, Plan, RequestRate
-from controlplane.operations.rounds.kept_requests import forget_requests
+from controlplane.operations.rounds.retention import forget_requests
 from controlplane.services.rules.request_rates import (
     REQUESTS_PER_SECOND,
     RateLimited,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.deployment.replacing import MAKE_ROOM
+from controlplane.deployment.host_resources import MAKE_ROOM
 from tests.support.client import Client
 from tests.support.majors import programs_of
 from tests.support.processes import is_alive

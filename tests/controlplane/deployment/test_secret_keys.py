@@ -9,7 +9,6 @@ from django.db import connection
 from django.test import Client as DjangoClient
 
 from controlplane import encryption
-from controlplane.database.key_locks import LOCK_CLASS, hold_present_key
 from controlplane.database.secret_keys import (
     OtherSecretKey,
     RotationRefused,
@@ -17,6 +16,7 @@ from controlplane.database.secret_keys import (
     rotate,
 )
 from controlplane.database.version import conninfo
+from controlplane.encryption import LOCK_CLASS, hold_present_key
 from controlplane.environment import envsecret
 from controlplane.history.store.objects import configured_store
 from controlplane.history.store.packing import WrongKey

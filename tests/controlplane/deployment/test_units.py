@@ -18,8 +18,13 @@ import requests
 from django.core.management import CommandError, call_command
 
 from controlplane.deployment.supervision import Program, programs_of
-from controlplane.deployment.units import STOPS_COMPUTES, UnitsUnusable, check_place, rendered_units
 from controlplane.management.commands import install_units
+from controlplane.management.commands.install_units import (
+    STOPS_COMPUTES,
+    UnitsUnusable,
+    check_place,
+    rendered_units,
+)
 from tests.controlplane.deployment.test_metadata_copy import new_database
 from tests.support.bare_postgres import BarePostgres
 from tests.support.client import Client
@@ -119,7 +124,7 @@ def test_places_that_the_processes_cannot_reach_are_refused(tmp_path: Path) -> N
 
 
 def test_a_closed_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controlplane.deployment.units.HIDDEN", ())
+    monkeypatch.setattr("controlplane.management.commands.install_units.HIDDEN", ())
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     with pytest.raises(UnitsUnusable, match="must be able to enter"):

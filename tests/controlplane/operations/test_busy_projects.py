@@ -16,9 +16,7 @@ from controlplane.operations import locks
 from controlplane.operations.rounds import idleness, sizes, vitals
 from controlplane.operations.rounds.availability import check_availability
 from controlplane.operations.rounds.deleted_projects import remove_unrecovered
-from controlplane.operations.rounds.expiry import expire_branches
-from controlplane.operations.rounds.hidden_branches import remove_unwanted
-from controlplane.operations.rounds.snapshots import expire_snapshots
+from controlplane.operations.rounds.expiry import expire_branches, expire_snapshots, remove_unwanted
 from controlplane.usage import rounds
 from tests.controlplane.rows import make_project
 

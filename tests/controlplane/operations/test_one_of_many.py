@@ -24,7 +24,7 @@ from controlplane.models.consumption import consumed_by_projects
 from controlplane.operations import locks
 from controlplane.operations.engine.scheduling import HostAway
 from controlplane.operations.locks import apart, noting_failures
-from controlplane.operations.rounds import idleness, poolers, sizes, vitals
+from controlplane.operations.rounds import idleness, sizes, vitals
 from controlplane.usage import rounds
 from tests.controlplane.rows import make_project
 
@@ -173,11 +173,11 @@ def test_poolers(projects: list[Project], monkeypatch: pytest.MonkeyPatch, setti
     settings.STATE_DIR.joinpath("locks").mkdir(parents=True, exist_ok=True)
     stopped: list[str] = []
     stop = bad_for(bad.branch_id, lambda branch_id, _: stopped.append(branch_id))
-    monkeypatch.setattr(poolers, "_unused_since", {bad.id: 0.0, good.id: 0.0})
-    monkeypatch.setattr(poolers, "has_pooler", lambda place: True)
+    monkeypatch.setattr(idleness, "_unused_since", {bad.id: 0.0, good.id: 0.0})
+    monkeypatch.setattr(idleness, "has_pooler", lambda place: True)
     monkeypatch.setattr(compute, "endpoints_with_sockets", lambda: {bad.id, good.id})
-    monkeypatch.setattr(poolers, "stop_unused", stop)
-    poolers.end_unused_poolers(projects[0].host)
+    monkeypatch.setattr(idleness, "stop_unused", stop)
+    idleness.end_unused_poolers(projects[0].host)
     assert stopped == [good.branch_id]
 
 

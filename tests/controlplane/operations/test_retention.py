@@ -28,9 +28,13 @@ from controlplane.models import (
     Project,
     Role,
 )
-from controlplane.operations.rounds import event_retention, retention
-from controlplane.operations.rounds.event_retention import forget_api_keys, forget_events
-from controlplane.operations.rounds.retention import forget_deleted, forget_operations
+from controlplane.operations.rounds import retention
+from controlplane.operations.rounds.retention import (
+    forget_api_keys,
+    forget_deleted,
+    forget_events,
+    forget_operations,
+)
 from controlplane.webhooks import deliveries
 from controlplane.webhooks.subscriptions import WebhookSpec, create_webhook, delete_webhook
 from controlplane.webhooks.upkeep import look_after_webhooks
@@ -225,8 +229,8 @@ def test_events_are_removed_after_the_days(
 def test_events_are_removed_in_batches(
     account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_retention, "BATCH_SIZE", 10)
-    monkeypatch.setattr(event_retention, "MAX_BATCHES", 3)
+    monkeypatch.setattr(retention, "EVENTS_BATCH", 10)
+    monkeypatch.setattr(retention, "MAX_EVENT_BATCHES", 3)
     write(account, 45, days_ago=100)
     with CaptureQueriesContext(connection) as captured:
         forget_events(host)
@@ -258,8 +262,8 @@ def test_tests_of_webhooks_push_out_no_other_events(
     account: Account, host: Host, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.EVENTS_PER_ACCOUNT = 10
-    monkeypatch.setattr(event_retention, "TESTS_KEPT", 6)
-    monkeypatch.setattr(event_retention, "BATCH_SIZE", 4)
+    monkeypatch.setattr(retention, "TESTS_KEPT", 6)
+    monkeypatch.setattr(retention, "EVENTS_BATCH", 4)
     write(None, 10, days_ago=1)
     urls = [f"https://example.com/{number}" for number in range(3)]
     busy, other, deleted = (

@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.models import Account, Branch, Endpoint, Event, Host, Operation, Project
-from controlplane.operations.engine.branch_deletion import schedule_deletion
+from controlplane.operations.engine.scheduling import schedule_deletion
 from controlplane.operations.rounds.expiry import BATCH_SIZE, MAX_WAITING, expire_branches
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields

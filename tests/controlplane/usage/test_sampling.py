@@ -30,8 +30,7 @@ from controlplane.models.usage import COUNTERS, GAUGES
 from controlplane.operations.locks import noting_failures
 from controlplane.operations.rounds.looks import MAX_CONCURRENT_LOOKS, look_at_each
 from controlplane.usage import sampling
-from controlplane.usage.samples import Sample
-from controlplane.usage.sampling import forget_samples, merge_samples, note, to_sample
+from controlplane.usage.sampling import Sample, forget_samples, merge_samples, note, to_sample
 from tests.controlplane.rows import make_project
 from tests.support.waiting import wait_for
 

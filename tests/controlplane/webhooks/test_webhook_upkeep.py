@@ -15,8 +15,8 @@ from controlplane.models import Account, DeliveryStatus, Host, Project, Webhook,
 from controlplane.operations.rounds.retention import forget_deleted
 from controlplane.webhooks import upkeep
 from controlplane.webhooks.deliveries import resend
-from controlplane.webhooks.noting import note
 from controlplane.webhooks.posting import Outcome
+from controlplane.webhooks.sending import note
 from controlplane.webhooks.subscriptions import WebhookChanges, delete_webhook, update_webhook
 from controlplane.webhooks.upkeep import look_after_webhooks
 from tests.controlplane.rows import make_project, make_webhook
