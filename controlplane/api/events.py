@@ -9,7 +9,16 @@ from ninja import Field, Query, Schema
 from controlplane.actors import ActorType
 from controlplane.api.event_streams import open_stream
 from controlplane.api.http.auth import AuthenticatedRequest
-from controlplane.api.http.fields import UUID, PointInTime, Stated, Text, ids_like, one_of, several
+from controlplane.api.http.fields import (
+    UUID,
+    PointInTime,
+    Stated,
+    Text,
+    ids_like,
+    one_of,
+    several,
+    told,
+)
 from controlplane.api.http.pagination import page_of
 from controlplane.api.http.routing import Router
 from controlplane.api.responses.shared import Cursor
@@ -100,7 +109,7 @@ class EventOut(Schema):
     endpoint_id: str | None
     operation_ids: list[str] = Field(description="the ids of the operations that belong to it")
     actor: ActorOut
-    at: str = Field(description="to the microsecond, UTC", examples=["2026-01-31T12:00:00.123456Z"])
+    at: str = told("to the microsecond, UTC", "2026-01-31T12:00:00.123456Z")
     summary: str = Field(description="one sentence for people")
     changes: dict[str, ChangeOut] = Field(description="by field; never contains secrets")
     operation: EventOperationOut | None = Field(
@@ -114,7 +123,7 @@ class EventsPage(Schema):
 
 
 class Mark(Schema):
-    mark: str = Field(description="compare it only for equality", examples=["9f86d081884c7d65"])
+    mark: str = told("compare it only for equality", "9f86d081884c7d65")
 
 
 router = Router(tags=["events"])

@@ -7,7 +7,7 @@ from ninja import Field, Schema
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 
-from controlplane.api.http.fields import PointInTime, Timestamp
+from controlplane.api.http.fields import PointInTime, Timestamp, told
 from controlplane.models.usage import GAUGES
 from controlplane.usage.endpoint_metrics import Current, Series
 
@@ -16,54 +16,36 @@ IDS = ("endpoint", "branch")
 
 
 class Measured(Schema):
-    connections_active: int | None = Field(
-        None, description="Connections that run a query or replicate", examples=[3]
+    connections_active: int | None = told("Connections that run a query or replicate", 3, None)
+    connections_idle: int | None = told("Connections that wait for a query", 5, None)
+    connections_idle_in_transaction: int | None = told(
+        "Connections that wait within a transaction", 0, None
     )
-    connections_idle: int | None = Field(
-        None, description="Connections that wait for a query", examples=[5]
+    active_queries: int | None = told("Queries that run", 3, None)
+    memory_bytes: int | None = told("Memory of the endpoint's Postgres, in bytes", 58720256, None)
+    database_bytes: int | None = told("Bytes of the branch's databases", 31457280, None)
+    cpu_seconds: float | None = told(
+        "Seconds for which the endpoint's Postgres computed", 1.25, None
     )
-    connections_idle_in_transaction: int | None = Field(
-        None, description="Connections that wait within a transaction", examples=[0]
-    )
-    active_queries: int | None = Field(None, description="Queries that run", examples=[3])
-    memory_bytes: int | None = Field(
-        None, description="Memory of the endpoint's Postgres, in bytes", examples=[58720256]
-    )
-    database_bytes: int | None = Field(
-        None, description="Bytes of the branch's databases", examples=[31457280]
-    )
-    cpu_seconds: float | None = Field(
-        None, description="Seconds for which the endpoint's Postgres computed", examples=[1.25]
-    )
-    cache_hits: int | None = Field(
-        None, description="Blocks that were found in shared buffers", examples=[20480]
-    )
-    cache_misses: int | None = Field(
-        None, description="Blocks that were read from elsewhere", examples=[96]
-    )
-    rows_read: int | None = Field(
-        None, description="Rows that scans of tables and indexes returned", examples=[40960]
-    )
-    rows_written: int | None = Field(
-        None, description="Rows that were inserted, updated or deleted", examples=[512]
-    )
-    deadlocks: int | None = Field(None, description="Deadlocks", examples=[0])
-    log_bytes: int | None = Field(
-        None, description="Bytes of write-ahead log that were written", examples=[131072]
-    )
+    cache_hits: int | None = told("Blocks that were found in shared buffers", 20480, None)
+    cache_misses: int | None = told("Blocks that were read from elsewhere", 96, None)
+    rows_read: int | None = told("Rows that scans of tables and indexes returned", 40960, None)
+    rows_written: int | None = told("Rows that were inserted, updated or deleted", 512, None)
+    deadlocks: int | None = told("Deadlocks", 0, None)
+    log_bytes: int | None = told("Bytes of write-ahead log that were written", 131072, None)
 
 
 class MetricsPoint(Measured):
     """What the samples of one step add up to: of connections, queries, memory and databases the
     highest number seen, of everything else the sum."""
 
-    at: Timestamp = Field(description="The begin of the step", examples=[TIME])
-    samples: int = Field(
-        description="How many samples there are: one for each minute in which it ran, and 0 if it "
+    at: Timestamp = told("The begin of the step", TIME)
+    samples: int = told(
+        "How many samples there are: one for each minute in which it ran, and 0 if it "
         "only ran between two samples",
-        examples=[5],
+        5,
     )
-    wakes: int = Field(description="How often its compute was started", examples=[1])
+    wakes: int = told("How often its compute was started", 1)
 
 
 class EndpointMetrics(Schema):
@@ -80,7 +62,7 @@ class EndpointMetrics(Schema):
         description="The end, rounded up to a whole step, exclusive",
         examples=["2026-01-31T13:00:00Z"],
     )
-    step: int = Field(description="Seconds that one point stands for", examples=[300])
+    step: int = told("Seconds that one point stands for", 300)
     points: list[MetricsPoint] = Field(description="The oldest first")
 
 
@@ -94,11 +76,11 @@ class CurrentMetrics(Measured):
 
     endpoint_id: str
     branch_id: str
-    active: bool = Field(description="Whether its compute runs", examples=[True])
-    sampled_at: Timestamp | None = Field(
-        None, description="When the sample was taken; absent if there is none", examples=[TIME]
+    active: bool = told("Whether its compute runs", True)
+    sampled_at: Timestamp | None = told(
+        "When the sample was taken; absent if there is none", TIME, None
     )
-    wakes: int = Field(description="How often its compute was started", examples=[12])
+    wakes: int = told("How often its compute was started", 12)
 
 
 class ProjectMetrics(Schema):

@@ -31,10 +31,13 @@ LAYOUT = str.maketrans("\t\n\r", "   ")
 MAX_ENTRIES = 1000
 # Characters of all notes about one resource together. Lists contain the notes too.
 MAX_NOTES_LENGTH = 16384
-
-
 # The characters that `storable` refuses, as the inside of a regular expression's `[…]`.
 _REFUSED = r"\u0000-\u001f\u007f\u202a-\u202e\u2066-\u2069"
+
+
+def told(description: str, example: Any, default: Any = ...) -> Any:
+    """A field with its description and an example."""
+    return Field(default, description=description, examples=[example])
 
 
 UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from ninja import Schema
 from pydantic import Field
 
-from controlplane.api.http.fields import NamedMoment, Timestamp
+from controlplane.api.http.fields import NamedMoment, Timestamp, told
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.api.responses.shared import FromConsumed
@@ -211,9 +211,8 @@ class CreatedBranch(BranchAndOperations):
 class SnapshotOut(Schema):
     id: str
     name: str
-    slug: str = Field(
-        description="The id that was chosen for it, or else `id`; it stays the same",
-        examples=["before-the-change"],
+    slug: str = told(
+        "The id that was chosen for it, or else `id`; it stays the same", "before-the-change"
     )
     source_branch_id: str | None = Field(
         None, description="The branch that the snapshot was taken of"

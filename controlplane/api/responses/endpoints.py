@@ -3,9 +3,11 @@
 from ninja import Field, Schema
 
 from controlplane.api.endpoint_fields import with_response_fields
-from controlplane.api.http.fields import Moment, Timestamp
+from controlplane.api.http.fields import Moment, Timestamp, told
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.models import ATTRIBUTES, Endpoint
+
+MOMENT = "2026-01-31T12:00:00.123000Z"
 
 
 class EndpointSettingsOut(Schema):
@@ -54,27 +56,16 @@ class Endpoints(Schema):
 
 
 class OfferedSettingOut(Schema):
-    name: str = Field(description="The setting's name", examples=["work_mem"])
-    type: str = Field(
-        description="`bool`, `integer`, `real`, `enum` or `string`", examples=["integer"]
+    name: str = told("The setting's name", "work_mem")
+    type: str = told("`bool`, `integer`, `real`, `enum` or `string`", "integer")
+    description: str = told(
+        "The description by Postgres", "Sets the maximum memory to be used for query workspaces."
     )
-    description: str = Field(
-        description="The description by Postgres",
-        examples=["Sets the maximum memory to be used for query workspaces."],
-    )
-    default: str = Field(
-        description="The value if the endpoint's settings do not contain it", examples=["4MB"]
-    )
-    unit: str | None = Field(
-        None, description="The unit of numbers that are sent without one", examples=["kB"]
-    )
-    min: str | None = Field(None, description="The minimum", examples=["64kB"])
-    max: str | None = Field(
-        None, description="The maximum on an endpoint of this size", examples=["256MB"]
-    )
-    values: list[str] | None = Field(
-        None, description="The allowed values of an `enum`", examples=[["escape", "hex"]]
-    )
+    default: str = told("The value if the endpoint's settings do not contain it", "4MB")
+    unit: str | None = told("The unit of numbers that are sent without one", "kB", None)
+    min: str | None = told("The minimum", "64kB", None)
+    max: str | None = told("The maximum on an endpoint of this size", "256MB", None)
+    values: list[str] | None = told("The allowed values of an `enum`", ["escape", "hex"], None)
 
 
 class OfferedSettings(Schema):
@@ -88,22 +79,17 @@ class EndpointAndOperations(OneEndpoint, OperationsOut):
 
 
 class LogLineOut(Schema):
-    at: Moment | None = Field(
-        None,
-        description="When it was logged; absent for a line whose beginning was lost",
-        examples=["2026-01-31T12:00:00.123000Z"],
+    at: Moment | None = told(
+        "When it was logged; absent for a line whose beginning was lost", MOMENT, None
     )
-    source: str = Field(description="`postgres` or `pgbouncer`", examples=["postgres"])
-    level: str = Field(
-        description='As Postgres writes it, such as `LOG`, `ERROR` or `STATEMENT`; "" if unknown',
-        examples=["LOG"],
+    source: str = told("`postgres` or `pgbouncer`", "postgres")
+    level: str = told(
+        'As Postgres writes it, such as `LOG`, `ERROR` or `STATEMENT`; "" if unknown', "LOG"
     )
-    pid: int | None = Field(
-        None, description="The process that logged it, as `pg_backend_pid()`", examples=[4711]
-    )
-    message: str = Field(
-        description="Its text, with the lines that continue it",
-        examples=["database system is ready to accept connections"],
+    pid: int | None = told("The process that logged it, as `pg_backend_pid()`", 4711, None)
+    message: str = told(
+        "Its text, with the lines that continue it",
+        "database system is ready to accept connections",
     )
 
 
@@ -112,50 +98,36 @@ class EndpointLogs(Schema):
 
 
 class SessionOut(Schema):
-    pid: int = Field(description="Its process, as `pg_backend_pid()`", examples=[4711])
-    role: str | None = Field(None, description="Its role", examples=["neondb_owner"])
-    database: str | None = Field(None, description="Its database", examples=["neondb"])
-    application_name: str | None = Field(
-        None, description="The client's `application_name`", examples=["psql"]
-    )
-    state: str | None = Field(
-        None, description="As Postgres has it, such as `active` or `idle`", examples=["idle"]
-    )
-    pooled: bool = Field(
-        description="Whether the pooler keeps it for the next transaction of any client; its last "
+    pid: int = told("Its process, as `pg_backend_pid()`", 4711)
+    role: str | None = told("Its role", "neondb_owner", None)
+    database: str | None = told("Its database", "neondb", None)
+    application_name: str | None = told("The client's `application_name`", "psql", None)
+    state: str | None = told("As Postgres has it, such as `active` or `idle`", "idle", None)
+    pooled: bool = told(
+        "Whether the pooler keeps it for the next transaction of any client; its last "
         "statement is then unknown",
-        examples=[False],
+        False,
     )
-    backend_start: Moment | None = Field(
-        None, description="When it began", examples=["2026-01-31T12:00:00.123000Z"]
+    backend_start: Moment | None = told("When it began", MOMENT, None)
+    xact_start: Moment | None = told(
+        "When its open transaction began; absent if it has none", MOMENT, None
     )
-    xact_start: Moment | None = Field(
-        None,
-        description="When its open transaction began; absent if it has none",
-        examples=["2026-01-31T12:00:00.123000Z"],
-    )
-    state_change: Moment | None = Field(
-        None,
-        description="Since when it has been in its state",
-        examples=["2026-01-31T12:00:00.123000Z"],
-    )
-    last_statement: str | None = Field(
-        None, description="The beginning of its last statement", examples=["SELECT 1"]
-    )
+    state_change: Moment | None = told("Since when it has been in its state", MOMENT, None)
+    last_statement: str | None = told("The beginning of its last statement", "SELECT 1", None)
 
 
 class EndpointSessions(Schema):
     sessions: list[SessionOut] = Field(
         description="The clients' sessions, at most 100: the busy and the last used ones first"
     )
-    last_active: Timestamp | None = Field(
-        None, description="The time of the last activity", examples=["2026-01-31T12:00:00Z"]
+    last_active: Timestamp | None = told(
+        "The time of the last activity", "2026-01-31T12:00:00Z", None
     )
-    suspends_at: Timestamp | None = Field(
-        None,
-        description="When the endpoint will be suspended if there is no more activity; absent if "
+    suspends_at: Timestamp | None = told(
+        "When the endpoint will be suspended if there is no more activity; absent if "
         "it is not active or is never suspended",
-        examples=["2026-01-31T12:05:00Z"],
+        "2026-01-31T12:05:00Z",
+        None,
     )
 
 

@@ -8,8 +8,7 @@ from typing import Any
 from ninja import Field, Schema
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from controlplane.api.http.fields import Timestamp
-from controlplane.api.responses.status import told
+from controlplane.api.http.fields import Timestamp, told
 from controlplane.models import Account
 
 
@@ -173,14 +172,13 @@ class RegionOut(Schema):
     default: bool
     geo_lat: str
     geo_long: str
-    pg_version: int | None = Field(
-        description="The major version of Postgres that a new project gets if its request names "
+    pg_version: int | None = told(
+        "The major version of Postgres that a new project gets if its request names "
         "none; null until the region's worker has started",
-        examples=[18],
+        18,
     )
-    pg_versions: list[int] = Field(
-        description="All major versions of Postgres that a new project can have",
-        examples=[[15, 18]],
+    pg_versions: list[int] = told(
+        "All major versions of Postgres that a new project can have", [15, 18]
     )
 
 

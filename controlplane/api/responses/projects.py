@@ -10,7 +10,7 @@ from pydantic import Field
 
 from controlplane import clock
 from controlplane.api.endpoint_fields import with_response_fields
-from controlplane.api.http.fields import Timestamp
+from controlplane.api.http.fields import Timestamp, told
 from controlplane.api.responses.branches import BranchOut, ConnectionDetails, DatabaseOut, RoleOut
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
@@ -238,19 +238,15 @@ def _size_limit(project: Project) -> int:
 
 
 class EndpointCountsOut(Schema):
-    active: int = Field(description="The number of running endpoints", examples=[3])
-    idle: int = Field(
-        description="The number of endpoints that a client's connection wakes", examples=[5]
-    )
-    disabled: int = Field(description="The number of disabled endpoints", examples=[0])
+    active: int = told("The number of running endpoints", 3)
+    idle: int = told("The number of endpoints that a client's connection wakes", 5)
+    disabled: int = told("The number of disabled endpoints", 0)
 
 
 class ProjectStateOut(Schema):
     project_id: str
     endpoints: EndpointCountsOut = Field(description="The number of endpoints in each state")
-    unfinished_operations: int = Field(
-        description="The number of unfinished operations", examples=[0]
-    )
+    unfinished_operations: int = told("The number of unfinished operations", 0)
 
 
 class ProjectStates(Schema):

@@ -1,15 +1,12 @@
 """The response fields of the service's state, for callers and for operators."""
 
 from datetime import datetime
-from typing import Any
 
-from ninja import Field, Schema
+from ninja import Schema
+
+from controlplane.api.http.fields import told
 
 MISSING = "Which of `worker` and `proxy` give no sign of life"
-
-
-def told(description: str, example: Any) -> Any:
-    return Field(description=description, examples=[example])
 
 
 class RegionStatusOut(Schema):
