@@ -5,6 +5,10 @@ Each check of a plan runs under a lock that keeps its count correct until the tr
 the plan has no limit, nothing is counted, and nothing is locked beyond what the caller has locked.
 """
 
+from typing import Any
+
+from django.db.models import QuerySet
+
 from controlplane import clock
 from controlplane.models import (
     UNFINISHED,
@@ -42,8 +46,8 @@ def check_projects(account: Account) -> None:
     if limit is None:
         return
     _lock(account)
-    have = Project.objects.filter(account=account, deleted_at=None).count()
-    _refuse_past(account, "user projects", limit, have, code="PROJECTS_LIMIT_EXCEEDED")
+    rows = Project.objects.filter(account=account, deleted_at=None)
+    _refuse_past(account, "user projects", limit, rows)
 
 
 def check_deleted_projects(account: Account) -> None:
@@ -86,8 +90,8 @@ def check_webhooks(account: Account) -> None:
     account until the transaction ends, as `check_projects` does. Raises Unprocessable,
     TooManyAtOnce."""
     _lock(account)
-    have = Webhook.objects.filter(account=account).count()
-    _refuse_past(account, "webhooks", account.limits.webhooks, have, code="WEBHOOKS_LIMIT_EXCEEDED")
+    rows = Webhook.objects.filter(account=account)
+    _refuse_past(account, "webhooks", account.limits.webhooks, rows)
 
 
 def check_api_keys(account: Account) -> None:
@@ -117,52 +121,37 @@ def _lock(account: Account) -> None:
 def check_branches(project: Project) -> None:
     """Check that the project may have one more branch. The caller holds the project's lock. Raises
     Unprocessable."""
-    limit = project.account.limits.branches_of_project
-    if limit is not None:
-        have = Branch.objects.filter(project=project, deleted_at=None, hidden=False).count()
-        _refuse_past(
-            project.account, "project branches", limit, have, code="BRANCHES_LIMIT_EXCEEDED"
-        )
+    account, rows = project.account, Branch.objects.filter(project=project, deleted_at=None)
+    limit = account.limits.branches_of_project
+    _refuse_past(account, "project branches", limit, rows.filter(hidden=False))
 
 
 def check_snapshots(project: Project) -> None:
     """Check that the project may have one more snapshot. The caller holds the project's lock.
     Raises Unprocessable."""
-    limit = project.account.limits.snapshots_of_project
-    if limit is not None:
-        have = Snapshot.objects.filter(project=project).count()
-        _refuse_past(
-            project.account, "project snapshots", limit, have, code="SNAPSHOTS_LIMIT_EXCEEDED"
-        )
+    account, rows = project.account, Snapshot.objects.filter(project=project)
+    _refuse_past(account, "project snapshots", account.limits.snapshots_of_project, rows)
 
 
 def check_endpoints(project: Project) -> None:
     """Check that the project may have one more endpoint. The caller holds the project's lock.
     Raises Unprocessable."""
-    limit = project.account.limits.endpoints_of_project
-    if limit is not None:
-        have = Endpoint.objects.filter(project=project, deleted_at=None).count()
-        _refuse_past(
-            project.account, "project endpoints", limit, have, code="ENDPOINTS_LIMIT_EXCEEDED"
-        )
+    account, rows = project.account, Endpoint.objects.filter(project=project, deleted_at=None)
+    _refuse_past(account, "project endpoints", account.limits.endpoints_of_project, rows)
 
 
 def check_roles(account: Account, branch: Branch) -> None:
     """Check that the branch may have one more role. The caller holds the project's lock. Raises
     Unprocessable."""
-    limit = account.limits.roles_of_branch
-    if limit is not None:
-        have = Role.objects.filter(branch=branch, deleted_at=None).count()
-        _refuse_past(account, "branch roles", limit, have, code="ROLES_LIMIT_EXCEEDED")
+    rows = Role.objects.filter(branch=branch, deleted_at=None)
+    _refuse_past(account, "branch roles", account.limits.roles_of_branch, rows)
 
 
 def check_databases(account: Account, branch: Branch) -> None:
     """Check that the branch may have one more database. The caller holds the project's lock. Raises
     Unprocessable."""
-    limit = account.limits.databases_of_branch
-    if limit is not None:
-        have = Database.objects.filter(branch=branch, deleted_at=None).count()
-        _refuse_past(account, "branch databases", limit, have, code="DATABASES_LIMIT_EXCEEDED")
+    rows = Database.objects.filter(branch=branch, deleted_at=None)
+    _refuse_past(account, "branch databases", account.limits.databases_of_branch, rows)
 
 
 def check_history(account: Account, seconds: int) -> None:
@@ -176,12 +165,13 @@ def check_history(account: Account, seconds: int) -> None:
         )
 
 
-def _refuse_past(account: Account, things: str, limit: int, have: int, *, code: str) -> None:
-    if have >= limit:
+def _refuse_past(account: Account, things: str, limit: int | None, rows: QuerySet[Any]) -> None:
+    """The code of the error is named by the last of `things`, such as BRANCHES_LIMIT_EXCEEDED."""
+    if limit is not None and (have := rows.count()) >= limit:
         raise Unprocessable(
             f'{things} limit of {limit} exceeded, got {have}; plan:"{account.plan}". '
             "Delete what you do not need, or ask the operator for a larger plan",
-            code=code,
+            code=f"{things.split()[-1].upper()}_LIMIT_EXCEEDED",
         )
 
 

@@ -14,6 +14,11 @@ from controlplane.models import Durability, Host, MaskingPolicy
 from controlplane.services.errors import refused_field
 
 MAX_ALLOWED_IPS = 200
+# The settings that are stored as they were sent.
+PLAIN = (
+    *("block_public_connections", "block_outbound_connections"),
+    *("enable_logical_replication", "durability", "masking_policy"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +72,13 @@ def merged_project_settings(
     if sent.durability == Durability.REGION and stored.get("durability") != Durability.REGION:
         _refuse_without_second_host(host)
     merged = dict(stored)
+    for name in PLAIN:
+        if (value := getattr(sent, name)) is not None:
+            merged[name] = value
     if sent.quota is not None:
         merged["quota"] = {**stored.get("quota", {}), **sent.quota}
     if sent.allowed_ips is not None:
         merged["allowed_ips"] = sent.allowed_ips.over(stored.get("allowed_ips", {}))
-    for name in (
-        *("block_public_connections", "block_outbound_connections"),
-        *("enable_logical_replication", "durability", "masking_policy"),
-    ):
-        if (value := getattr(sent, name)) is not None:
-            merged[name] = value
     return merged
 
 
