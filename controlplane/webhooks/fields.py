@@ -1,12 +1,11 @@
 """The request and response fields of webhooks and of their deliveries."""
 
-from datetime import datetime
 from typing import Annotated, Any
 
 from ninja import Field, Schema
 from pydantic import BaseModel, StringConstraints
 
-from controlplane.api.http.fields import Attributes, Stated, Text, Timestamp, several
+from controlplane.api.http.fields import Attributes, Stated, Text, Timestamp, found_at, several
 from controlplane.api.responses.shared import Cursor
 from controlplane.events.recording import as_message
 from controlplane.models import DeliveryStatus, Webhook, WebhookDelivery
@@ -111,9 +110,7 @@ class WebhookOut(Schema):
     def resolve_last_error(webhook: Webhook) -> str | None:
         return webhook.last_error or None
 
-    @staticmethod
-    def resolve_previous_secret_expires_at(webhook: Webhook) -> datetime | None:
-        return webhook.previous_secret_until
+    resolve_previous_secret_expires_at = found_at("previous_secret_until")
 
 
 class WebhookWithSecret(WebhookOut):
@@ -147,24 +144,20 @@ class DeliveryOut(Schema):
     webhook_id: str
     event_id: str
     event_type: str
-    status: str = Field(description="`pending`, `delivered` or `failed`")
+    status: str
     attempts: int
     created_at: Timestamp
     next_attempt_at: Timestamp | None = None
     ended_at: Timestamp | None = None
     last_attempt: AttemptOut | None = None
 
-    @staticmethod
-    def resolve_id(delivery: WebhookDelivery) -> str:
-        return delivery.public_id
+    resolve_id = found_at("public_id")
 
     @staticmethod
     def resolve_event_id(delivery: WebhookDelivery) -> str:
         return str(delivery.event_id)
 
-    @staticmethod
-    def resolve_event_type(delivery: WebhookDelivery) -> str:
-        return delivery.event.type
+    resolve_event_type = found_at("event.type")
 
     @staticmethod
     def resolve_last_attempt(delivery: WebhookDelivery) -> dict[str, Any] | None:

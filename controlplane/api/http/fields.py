@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Annotated, Any
 
 from pydantic import (
@@ -38,6 +39,12 @@ _REFUSED = r"\u0000-\u001f\u007f\u202a-\u202e\u2066-\u2069"
 def told(description: str, example: Any, default: Any = ...) -> Any:
     """A field with its description and an example."""
     return Field(default, description=description, examples=[example])
+
+
+def found_at(path: str) -> "staticmethod[[Any], Any]":
+    """The resolver of a response's field that has another name or place in the row."""
+    get = attrgetter(path)
+    return staticmethod(lambda row: get(row))
 
 
 UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"

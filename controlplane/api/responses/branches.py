@@ -8,7 +8,7 @@ from typing import Literal, Self
 from ninja import Schema
 from pydantic import Field
 
-from controlplane.api.http.fields import NamedMoment, Timestamp, told
+from controlplane.api.http.fields import NamedMoment, Timestamp, found_at, told
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.api.responses.shared import FromConsumed
@@ -139,9 +139,7 @@ class BranchOut(FromConsumed):
     def resolve_parent_lsn(branch: Branch) -> str | None:
         return None if branch.parent_lsn is None else lsn_text(branch.parent_lsn)
 
-    @staticmethod
-    def resolve_primary(branch: Branch) -> bool:
-        return branch.default
+    resolve_primary = found_at("default")
 
 
 class OneBranch(Schema):
@@ -223,7 +221,7 @@ class SnapshotOut(Schema):
         "absent while it is being taken, and for a position in the log",
     )
     created_at: Timestamp
-    expires_at: Timestamp | None = Field(None, description="When it is deleted automatically")
+    expires_at: Timestamp | None = None
     manual: bool = True
     full_size: int | None = Field(
         None, description="The size of its databases in bytes, as last measured before"
@@ -242,9 +240,7 @@ class SnapshotOut(Schema):
             return data.parent_timestamp
         return data.state_changed_at.replace(microsecond=0)
 
-    @staticmethod
-    def resolve_full_size(snapshot: Snapshot) -> int | None:
-        return snapshot.data_branch.logical_size
+    resolve_full_size = found_at("data_branch.logical_size")
 
 
 class OneSnapshot(Schema):

@@ -3,7 +3,7 @@
 from ninja import Field, Schema
 
 from controlplane.api.endpoint_fields import with_response_fields
-from controlplane.api.http.fields import Moment, Timestamp, told
+from controlplane.api.http.fields import Moment, Timestamp, found_at, told
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.models import ATTRIBUTES, Endpoint
 
@@ -38,13 +38,8 @@ class EndpointOut(Schema):
     def resolve_host(endpoint: Endpoint) -> str:
         return f"{endpoint.id}.{endpoint.project.region.host}"
 
-    @staticmethod
-    def resolve_region_id(endpoint: Endpoint) -> str:
-        return endpoint.project.region_id
-
-    @staticmethod
-    def resolve_proxy_host(endpoint: Endpoint) -> str:
-        return endpoint.project.region.host
+    resolve_region_id = found_at("project.region_id")
+    resolve_proxy_host = found_at("project.region.host")
 
 
 class OneEndpoint(Schema):
@@ -133,9 +128,9 @@ class EndpointSessions(Schema):
 
 class ColumnOut(Schema):
     name: str
-    type: str = Field(description="The type, as Postgres writes it")
+    type: str
     nullable: bool
-    generated: bool = Field(description="Whether it is generated from other columns")
+    generated: bool
 
 
 class ReferencedTable(Schema):
@@ -146,7 +141,7 @@ class ReferencedTable(Schema):
 
 class ConstraintOut(Schema):
     name: str
-    type: str = Field(description="One of `primary_key`, `unique`, `foreign_key`")
+    type: str
     columns: list[str]
     referenced_table: ReferencedTable | None = None
 

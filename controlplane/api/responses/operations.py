@@ -8,7 +8,7 @@ from pydantic import Field
 
 from controlplane import clock
 from controlplane.actors import ActorType
-from controlplane.api.http.fields import Moment, Timestamp
+from controlplane.api.http.fields import Moment, Timestamp, found_at
 from controlplane.api.responses.shared import Cursor
 from controlplane.models import Action, Operation, OperationStatus, RequestKind
 from controlplane.services.operations import Step, steps_of
@@ -24,13 +24,13 @@ class InitiatorOut(Schema):
 
 class OperationOut(Schema):
     id: UUID
-    chain_id: UUID = Field(description="The id that all operations of one request share")
+    chain_id: UUID
     kind: str | None = Field(
         None, description="One of " + ", ".join(f"`{one}`" for one in RequestKind.values)
     )
     title: str | None = None
-    initiator: InitiatorOut = Field(description="Who or what requested it")
-    retry_of: UUID | None = Field(None, description="The operation that this one retries")
+    initiator: InitiatorOut
+    retry_of: UUID | None = None
     project_id: str
     branch_id: str | None = None
     endpoint_id: str | None = None
@@ -38,20 +38,17 @@ class OperationOut(Schema):
     status: str = Field(
         description="One of " + ", ".join(f"`{one}`" for one in OperationStatus.values)
     )
-    error: str | None = Field(None, description="Why it failed, and what to do")
+    error: str | None = None
     not_run_because: UUID | None = None
     superseded: bool | None = None
-    failures_count: int = Field(description="The number of failed attempts")
-    retry_at: Timestamp | None = Field(None, description="When the next attempt is made")
+    failures_count: int
+    retry_at: Timestamp | None = None
     created_at: Timestamp
     updated_at: Timestamp
-    total_duration_ms: int = Field(
-        description="Milliseconds since it was handed to the worker, until its end"
-    )
+    total_duration_ms: int
 
-    @staticmethod
-    def resolve_chain_id(operation: Operation) -> UUID:
-        return operation.chain
+    resolve_chain_id = found_at("chain")
+    resolve_retry_of = found_at("retry_of_id")
 
     @staticmethod
     def resolve_kind(operation: Operation) -> str | None:
@@ -60,10 +57,6 @@ class OperationOut(Schema):
     @staticmethod
     def resolve_title(operation: Operation) -> str | None:
         return operation.title or None
-
-    @staticmethod
-    def resolve_retry_of(operation: Operation) -> UUID | None:
-        return operation.retry_of_id
 
     @staticmethod
     def resolve_initiator(operation: Operation) -> dict[str, Any]:
@@ -90,13 +83,9 @@ class StepOut(Schema):
         "the `error` that ended it, and others"
     )
 
-    @staticmethod
-    def resolve_duration_ms(step: Step) -> int | None:
-        return step.duration_ms
-
 
 class OperationWithStepsOut(OperationOut):
-    steps: list[StepOut] = Field(description="The steps so far, in order")
+    steps: list[StepOut]
 
     @staticmethod
     def resolve_steps(operation: Operation) -> list[Step]:

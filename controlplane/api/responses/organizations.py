@@ -2,13 +2,12 @@
 
 import re
 import uuid
-from datetime import datetime
 from typing import Any
 
 from ninja import Field, Schema
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from controlplane.api.http.fields import Timestamp, told
+from controlplane.api.http.fields import Timestamp, found_at, told
 from controlplane.models import Account
 
 
@@ -43,13 +42,8 @@ class AccountOut(Schema):
     deleted_at: Timestamp | None = told("When it was deleted", None)
     recoverable_until: Timestamp | None = told("Until when it can be recovered", None)
 
-    @staticmethod
-    def resolve_projects(account: Account) -> int:
-        return account.living
-
-    @staticmethod
-    def resolve_operator(account: Account) -> bool:
-        return account.is_operator
+    resolve_projects = found_at("living")
+    resolve_operator = found_at("is_operator")
 
 
 class OneAccount(Schema):
@@ -79,17 +73,13 @@ class OrganizationOut(Schema):
     updated_at: Timestamp
     managed_by: str = "console"
 
-    @staticmethod
-    def resolve_id(account: Account) -> str:
-        return account.organization_id
+    resolve_id = found_at("organization_id")
 
     @staticmethod
     def resolve_handle(account: Account) -> str:
         return slug_of(account)
 
-    @staticmethod
-    def resolve_updated_at(account: Account) -> datetime:
-        return account.created_at
+    resolve_updated_at = found_at("created_at")
 
 
 class Organizations(Schema):

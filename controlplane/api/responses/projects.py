@@ -10,7 +10,7 @@ from pydantic import Field
 
 from controlplane import clock
 from controlplane.api.endpoint_fields import with_response_fields
-from controlplane.api.http.fields import Timestamp, told
+from controlplane.api.http.fields import Timestamp, found_at, told
 from controlplane.api.responses.branches import BranchOut, ConnectionDetails, DatabaseOut, RoleOut
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
@@ -100,20 +100,14 @@ class ProjectListItemOut(FromConsumed):
     updated_at: Timestamp
     owner_id: str
     org_id: str
-    deleted_at: Timestamp | None = Field(
-        None, description="When the project was deleted, if it was"
-    )
-    recoverable_until: Timestamp | None = Field(
-        None, description="Until when a deleted project can be recovered"
-    )
+    deleted_at: Timestamp | None = None
+    recoverable_until: Timestamp | None = None
 
     @staticmethod
     def resolve_settings(project: Project) -> dict[str, Any]:
         return answered_settings(project.settings)
 
-    @staticmethod
-    def resolve_proxy_host(project: Project) -> str:
-        return project.region.host
+    resolve_proxy_host = found_at("region.host")
 
     @staticmethod
     def resolve_branch_logical_size_limit(project: Project) -> int:
@@ -135,13 +129,8 @@ class ProjectListItemOut(FromConsumed):
     def resolve_quota_reset_at(project: Project) -> datetime:
         return next_period(clock.now())
 
-    @staticmethod
-    def resolve_compute_last_active_at(project: Project) -> datetime | None:
-        return project.consumed.last_active
-
-    @staticmethod
-    def resolve_org_id(project: Project) -> str:
-        return project.account.organization_id
+    resolve_compute_last_active_at = found_at("consumed.last_active")
+    resolve_org_id = found_at("account.organization_id")
 
     @staticmethod
     def resolve_owner_id(project: Project) -> str:

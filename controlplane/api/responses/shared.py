@@ -2,6 +2,7 @@
 
 from ninja import Schema
 
+from controlplane.api.http.fields import found_at
 from controlplane.models import Account, Branch, Plan, Project
 
 # The size limit of a branch if the plan sets none: more than the disk of any host.
@@ -29,13 +30,8 @@ class FromConsumed(Schema):
     def resolve_active_time_seconds(row: Branch | Project) -> int:
         return int(row.consumed.active_seconds)
 
-    @staticmethod
-    def resolve_written_data_bytes(row: Branch | Project) -> int:
-        return row.consumed.written_bytes
-
-    @staticmethod
-    def resolve_data_transfer_bytes(row: Branch | Project) -> int:
-        return row.consumed.transferred_bytes
+    resolve_written_data_bytes = found_at("consumed.written_bytes")
+    resolve_data_transfer_bytes = found_at("consumed.transferred_bytes")
 
 
 def subscription_type(account: Account) -> str:
