@@ -10,7 +10,14 @@ from controlplane.models.account import (
     PlanLimits,
     RequestRate,
 )
-from controlplane.models.branch import CATALOG_UNREAD, Branch, BranchState, InitSource
+from controlplane.models.branch import (
+    CATALOG_UNREAD,
+    Branch,
+    BranchState,
+    Database,
+    InitSource,
+    Role,
+)
 from controlplane.models.consumed import Consumed
 from controlplane.models.endpoint import (
     APPLIED,
@@ -25,7 +32,6 @@ from controlplane.models.endpoint import (
 from controlplane.models.event import Event
 from controlplane.models.history import FormerPassword, HistoryChain, Snapshot
 from controlplane.models.host import PROCESSES, Host, HostInvitation, PostgresSettings, Region
-from controlplane.models.job import Job, JobTask, Run
 from controlplane.models.log_receiver import LogReceiver
 from controlplane.models.masking import Masking
 from controlplane.models.operation import (
@@ -34,15 +40,17 @@ from controlplane.models.operation import (
     MAY_SUCCEED,
     UNFINISHED,
     Action,
+    Job,
+    JobTask,
     Lane,
     Operation,
     OperationStatus,
     RequestKind,
+    Run,
     SchemaFormat,
     SchemaReading,
 )
 from controlplane.models.project import DEFAULT_PROVISIONER, Durability, MaskingPolicy, Project
-from controlplane.models.role import Database, Role
 from controlplane.models.secret_key import SecretKey
 from controlplane.models.usage import (
     EndpointSample,

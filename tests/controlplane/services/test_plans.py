@@ -13,7 +13,7 @@ from django.test import Client as DjangoClient
 from django.utils import timezone
 
 from controlplane.models import LIMITS, Account, ApiKey, Branch, Event, Host, Plan, Project
-from controlplane.models.role import Database, Role
+from controlplane.models.branch import Database, Role
 from tests.controlplane.rows import make_project, send
 from tests.support.client import Client
 from tests.support.project import Project as StandingProject
