@@ -34,7 +34,7 @@ def get_service_status(request: AuthenticatedRequest) -> dict[str, Any]:
 
 
 @router.get("/status/hosts", response=ServiceDetails, summary="Get the hosts of the service")
-def get_service_details(request: AuthenticatedRequest) -> health.ServiceDetails:
+def get_service_details(request: AuthenticatedRequest) -> dict[str, Any]:
     """Returns each host with its queues, computes, disk and versions. Only for the
     accounts that operate the service; other accounts are refused."""
     return health.service_details(request.auth)

@@ -2,9 +2,8 @@
 tells whether to read the rest again, and the numbers of endpoints and unfinished operations."""
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 from django.db import connection
@@ -76,40 +75,21 @@ GROUP BY o.project_id
 """  # noqa: S608 # constants
 
 
-@dataclass
-class EndpointCounts:
-    active: int = 0
-    idle: int = 0
-    disabled: int = 0
-
-
-@dataclass
-class ProjectState:
-    """The numbers of one project that has an endpoint or an unfinished operation."""
-
-    project_id: str
-    endpoints: EndpointCounts = field(default_factory=EndpointCounts)
-    unfinished_operations: int = 0
-
-
-def list_project_states(account: Account) -> list[ProjectState]:
-    """The states of the account's projects, sorted by project id. This takes two statements,
-    however many projects there are. Endpoints of hidden branches, such as those that read a past
+def list_project_states(account: Account) -> list[dict[str, Any]]:
+    """The numbers of each project of the account that has an endpoint or an unfinished operation,
+    sorted by project id. This takes two statements, however many projects there are. Endpoints of hidden branches, such as those that read a past
     moment, are in no list and do not count."""
-    states: dict[str, ProjectState] = defaultdict(lambda: ProjectState(project_id=""))
     read = cast(DatabaseWrapper, connection).read
-    endpoints = read(ENDPOINTS, {"account": account.id})
-    for project_id, current_state, disabled, count in endpoints:
-        counts = states[project_id].endpoints
-        if disabled:
-            counts.disabled += count
-        elif current_state == EndpointState.ACTIVE:
-            counts.active += count
-        else:
-            counts.idle += count
-    unfinished = read(OPERATIONS, {"account": account.id})
-    for project_id, count in unfinished:
-        states[project_id].unfinished_operations = count
-    for project_id, state in states.items():
-        state.project_id = project_id
-    return sorted(states.values(), key=lambda state: state.project_id)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for project_id, state, disabled, count in read(ENDPOINTS, {"account": account.id}):
+        is_active = state == EndpointState.ACTIVE
+        counts[project_id]["disabled" if disabled else "active" if is_active else "idle"] += count
+    unfinished = dict(read(OPERATIONS, {"account": account.id}))
+    return [
+        {
+            "project_id": one,
+            "endpoints": {kind: counts[one][kind] for kind in ("active", "idle", "disabled")},
+            "unfinished_operations": unfinished.get(one, 0),
+        }
+        for one in sorted(counts.keys() | unfinished.keys())
+    ]

@@ -197,49 +197,33 @@ AS_PUBLISHED = (
 )
 
 
-@dataclass(frozen=True)
-class RegionStatus:
-    """A region's status for its users: which processes have no recent sign of life on some of its
-    hosts, and the names of their other problems."""
-
-    id: str
-    name: str
-    missing: list[str]
-    problems: list[str]
-
-    @classmethod
-    def of(cls, region: Region) -> "RegionStatus":
-        hosts = list(region.hosts.all())
-        silent = {name for host in hosts for name in host.silent_processes()}
-        names = {problem["name"] for host in hosts for problem in problems_of(host)}
-        missing = [name for name in PROCESSES if name in silent or not hosts]
-        return cls(region.id, region.name, missing, sorted(names))
+def region_statuses() -> list[dict[str, Any]]:
+    """The status of all regions for their users, the default first: which processes have no recent
+    sign of life on some of a region's hosts, and the names of their other problems."""
+    return [_region_status(region, list(region.hosts.all())) for region in list_regions()]
 
 
-@dataclass(frozen=True)
-class ServiceDetails:
-    # The version of Perch in the process that answers.
-    version: str
-    # As `api.responses.status.HostOut` describes them.
-    hosts: list[dict[str, Any]]
-    # The queue of jobs that send webhooks' deliveries, which all hosts share.
-    webhooks: dict[str, Any]
+def _region_status(region: Region, hosts: list[Host]) -> dict[str, Any]:
+    silent = {name for host in hosts for name in host.silent_processes()}
+    return {
+        "id": region.id,
+        "name": region.name,
+        "missing": [name for name in PROCESSES if name in silent or not hosts],
+        "problems": sorted({problem["name"] for host in hosts for problem in problems_of(host)}),
+    }
 
 
-def region_statuses() -> list[RegionStatus]:
-    """The status of all regions, the default first."""
-    return [RegionStatus.of(region) for region in list_regions()]
-
-
-def service_details(account: Account) -> ServiceDetails:
-    """The status of all hosts. Raises Forbidden if the account is not an operator."""
+def service_details(account: Account) -> dict[str, Any]:
+    """The status of all hosts, with the version of Perch in the process that answers. Raises
+    Forbidden if the account is not an operator."""
     check_operator(account)
     computes = computes_by_host()
-    return ServiceDetails(
-        version=perch_version(),
-        hosts=[_host_details(host, computes.get(host.id, {})) for host in list_hosts()],
-        webhooks=queues(outbox.QUEUE)[outbox.QUEUE],
-    )
+    return {
+        "version": perch_version(),
+        "hosts": [_host_details(host, computes.get(host.id, {})) for host in list_hosts()],
+        # The queue of jobs that send webhooks' deliveries, which all hosts share.
+        "webhooks": queues(outbox.QUEUE)[outbox.QUEUE],
+    }
 
 
 def host_status(host: Host) -> dict[str, Any]:
