@@ -5,10 +5,18 @@ from typing import Annotated, Any
 from ninja import Field, Schema
 from pydantic import BaseModel, StringConstraints
 
-from controlplane.api.http.fields import Attributes, Stated, Text, Timestamp, found_at, several
+from controlplane.api.http.fields import (
+    Attributes,
+    Stated,
+    Text,
+    Timestamp,
+    found_at,
+    found_if_any,
+    several,
+)
 from controlplane.api.responses.shared import Cursor
 from controlplane.events.recording import as_message
-from controlplane.models import DeliveryStatus, Webhook, WebhookDelivery
+from controlplane.models import DeliveryStatus, WebhookDelivery
 from controlplane.models.webhook import ALL_EVENTS
 from controlplane.webhooks.subscriptions import EVENT_TYPES
 
@@ -102,14 +110,8 @@ class WebhookOut(Schema):
     created_at: Timestamp
     updated_at: Timestamp
 
-    @staticmethod
-    def resolve_disabled_reason(webhook: Webhook) -> str | None:
-        return webhook.disabled_reason or None
-
-    @staticmethod
-    def resolve_last_error(webhook: Webhook) -> str | None:
-        return webhook.last_error or None
-
+    resolve_disabled_reason = found_if_any("disabled_reason")
+    resolve_last_error = found_if_any("last_error")
     resolve_previous_secret_expires_at = found_at("previous_secret_until")
 
 
@@ -152,12 +154,11 @@ class DeliveryOut(Schema):
     last_attempt: AttemptOut | None = None
 
     resolve_id = found_at("public_id")
+    resolve_event_type = found_at("event.type")
 
     @staticmethod
     def resolve_event_id(delivery: WebhookDelivery) -> str:
         return str(delivery.event_id)
-
-    resolve_event_type = found_at("event.type")
 
     @staticmethod
     def resolve_last_attempt(delivery: WebhookDelivery) -> dict[str, Any] | None:

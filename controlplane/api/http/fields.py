@@ -47,6 +47,12 @@ def found_at(path: str) -> "staticmethod[[Any], Any]":
     return staticmethod(lambda row: get(row))
 
 
+def found_if_any(path: str) -> "staticmethod[[Any], Any]":
+    """The same for a text that is left out of the response if it is empty."""
+    get = attrgetter(path)
+    return staticmethod(lambda row: get(row) or None)
+
+
 UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 

@@ -53,9 +53,4 @@ class CreateApiKey(Attributes):
     )
 
     def spec(self) -> KeySpec:
-        return KeySpec(
-            name=self.key_name,
-            project_id=self.project_id,
-            read_only=self.read_only,
-            expires_at=self.expires_at,
-        )
+        return KeySpec(name=self.key_name, **self.model_dump(exclude={"key_name"}))

@@ -253,14 +253,9 @@ class ProjectAttributes(Attributes):
     def changes(self) -> ProjectChanges:
         defaults = self.default_endpoint_settings
         return ProjectChanges(
-            name=self.name,
             endpoint_defaults=defaults.sent() if defaults else None,
             settings=self.settings.sent() if self.settings else None,
-            history_retention_seconds=self.history_retention_seconds,
-            region_id=self.region_id,
-            pg_version=self.pg_version,
-            store_passwords=self.store_passwords,
-            org_id=self.org_id,
+            **self.model_dump(exclude={"default_endpoint_settings", "settings"}),
         )
 
 

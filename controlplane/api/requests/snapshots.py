@@ -122,11 +122,7 @@ class RestoreSnapshot(Attributes):
     )
 
     def wanted(self, *, name: str | None) -> SnapshotRestore:
-        return SnapshotRestore(
-            name=self.name or name,
-            target_branch_id=self.target_branch_id,
-            finalize_restore=self.finalize_restore,
-        )
+        return SnapshotRestore(**{**self.model_dump(), "name": self.name or name})
 
 
 class FinalizeRestore(Attributes):

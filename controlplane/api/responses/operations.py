@@ -8,7 +8,7 @@ from pydantic import Field
 
 from controlplane import clock
 from controlplane.actors import ActorType
-from controlplane.api.http.fields import Moment, Timestamp, found_at
+from controlplane.api.http.fields import Moment, Timestamp, found_at, found_if_any
 from controlplane.api.responses.shared import Cursor
 from controlplane.models import Action, Operation, OperationStatus, RequestKind
 from controlplane.services.operations import Step, steps_of
@@ -49,14 +49,8 @@ class OperationOut(Schema):
 
     resolve_chain_id = found_at("chain")
     resolve_retry_of = found_at("retry_of_id")
-
-    @staticmethod
-    def resolve_kind(operation: Operation) -> str | None:
-        return operation.kind or None
-
-    @staticmethod
-    def resolve_title(operation: Operation) -> str | None:
-        return operation.title or None
+    resolve_kind = found_if_any("kind")
+    resolve_title = found_if_any("title")
 
     @staticmethod
     def resolve_initiator(operation: Operation) -> dict[str, Any]:

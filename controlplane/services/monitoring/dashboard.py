@@ -77,8 +77,8 @@ GROUP BY o.project_id
 
 def list_project_states(account: Account) -> list[dict[str, Any]]:
     """The numbers of each project of the account that has an endpoint or an unfinished operation,
-    sorted by project id. This takes two statements, however many projects there are. Endpoints of hidden branches, such as those that read a past
-    moment, are in no list and do not count."""
+    sorted by project id. This takes two statements, however many projects there are. Endpoints of
+    hidden branches, such as those that read a past moment, are in no list and do not count."""
     read = cast(DatabaseWrapper, connection).read
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for project_id, state, disabled, count in read(ENDPOINTS, {"account": account.id}):
