@@ -28,8 +28,8 @@ from controlplane.api import (
 )
 from controlplane.api.document.openapi import ADDRESS, DescribedApi
 from controlplane.api.http.auth import ApiKeyAuth
-from controlplane.api.http.bodies import BoundedParser
 from controlplane.api.http.errors import install_error_handlers
+from controlplane.api.http.field_errors import BoundedParser
 from controlplane.api.http.routing import as_json
 from controlplane.fleet import api as hosts
 from controlplane.history import api as history

@@ -8,9 +8,10 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
-from controlplane.api.http.bodies import MAX_VALUES, TooManyValues
 from controlplane.api.http.field_errors import (
+    MAX_VALUES,
     Entry,
+    TooManyValues,
     message_of,
     not_offered,
     of_refusal,

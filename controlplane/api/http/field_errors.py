@@ -1,13 +1,20 @@
-"""The `errors` of a refusal: what is wrong with each field of the request, for programs."""
+"""Parses the JSON bodies of requests, and has the `errors` of a refusal: what is wrong with each
+field of the request, for programs.
 
+A body of a megabyte can have half a million values, and validating these would take seconds of the
+one thread that serves all requests. So bodies with too many values are refused before they are
+validated.
+"""
+
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.http import HttpRequest
 from ninja.errors import ValidationError
+from ninja.parser import Parser
 
-from controlplane.api.http.bodies import parsed
 from controlplane.api.http.not_offered import NOT_OFFERED
 from controlplane.services.errors import (
     Conflict,
@@ -19,6 +26,36 @@ from controlplane.services.errors import (
     ServiceError,
     Unprocessable,
 )
+
+# Values of a body on all levels together, several times as many as any request needs.
+MAX_VALUES = 10_000
+
+
+class TooManyValues(ValueError):
+    """The body has more than MAX_VALUES values."""
+
+
+class BoundedParser(Parser):
+    def parse_body(self, request: HttpRequest) -> Any:
+        return parsed(request.body)
+
+
+def parsed(body: bytes) -> Any:
+    """The value of the JSON text. Raises TooManyValues; ValueError or RecursionError if it is not
+    JSON."""
+    value = json.loads(body)
+    level, count = [value], 0
+    while level:
+        count += len(level)
+        if count > MAX_VALUES:
+            raise TooManyValues
+        inner: list[Any] = []
+        for part in level:
+            if isinstance(part, dict | list):
+                inner += part.values() if isinstance(part, dict) else part
+        level = inner
+    return value
+
 
 # An entry of `errors`: {"field": …, "code": …, "message": …}.
 Entry = dict[str, str]
@@ -58,7 +95,7 @@ LIMIT_SUFFIXES = ("_than", "_than_equal", "_too_long", "_too_short")
 # number of those in `message`, and the characters of each field's name.
 MAX_FIELD_ERRORS, MAX_ERRORS_IN_MESSAGE, MAX_FIELD_LENGTH = 100, 10, 200
 # Levels of a body, and values on each of them, in which a field is searched.
-MAX_DEPTH, MAX_VALUES = 5, 1000
+MAX_DEPTH, MAX_PER_LEVEL = 5, 1000
 
 
 def of_validation(error: ValidationError) -> list[Entry]:
@@ -154,7 +191,7 @@ def _path_in(body: Any, field: str) -> str | None:
                 return f"{path}{field}"
             inner = part.items() if isinstance(part, dict) else _enumerated(part)
             below += [(f"{path}{name}.", one) for name, one in inner]
-        level = below[:MAX_VALUES]
+        level = below[:MAX_PER_LEVEL]
     return None
 
 

@@ -28,7 +28,6 @@ from django.http.response import HttpResponseBase
 from ninja import Router as NinjaRouter
 from ninja.errors import ValidationError
 from pydantic import BaseModel, PlainSerializer
-from pydantic.fields import FieldInfo
 
 from controlplane.api.http.fields import in_seconds
 
@@ -123,8 +122,12 @@ class SchemaRenderer:
         self._fields = {
             field.serialization_alias or name: field for name, field in schema.model_fields.items()
         }
-        renders = {name: _renderer_of(field) for name, field in self._fields.items()}
-        self._renders = {name: render for name, render in renders.items() if render}
+        # pydantic keeps the annotations of a field itself separately from its type.
+        self._renders = {
+            name: render
+            for name, field in self._fields.items()
+            if (render := _annotated(field.annotation, field.metadata))
+        }
         self._defaults = {
             name: field.get_default(call_default_factory=True, validated_data={})
             for name, field in self._fields.items()
@@ -178,11 +181,6 @@ def _attributes(names: list[str]) -> Callable[[Any], Iterable[Any]]:
     if len(names) > 1:
         return attrgetter(*names)
     return lambda source: [getattr(source, name) for name in names]
-
-
-def _renderer_of(field: FieldInfo) -> Render | None:
-    # pydantic keeps the annotations of the field itself separately from its type.
-    return _annotated(field.annotation, field.metadata)
 
 
 JSON = "application/json; charset=utf-8"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client as DjangoClient
 
-from controlplane.api.http.bodies import MAX_VALUES
+from controlplane.api.http.field_errors import MAX_VALUES
 from controlplane.api.router import api as described
 from tests.controlplane.request_fields import METHODS, _shapes
 from tests.support.waiting import load
