@@ -20,8 +20,6 @@ from controlplane.usage.consumption_fields import (
     ProjectsHistoryQuery,
     ProjectsMetrics,
     ProjectsMetricsQuery,
-    as_periods,
-    projects_consumption,
     projects_page,
     with_metrics,
     with_totals,
@@ -34,7 +32,6 @@ from controlplane.usage.metrics_fields import (
     OneEndpointMetrics,
     ProjectMetrics,
     current_out,
-    series_out,
 )
 
 router = Router(tags=["consumption"])
@@ -61,7 +58,7 @@ def list_projects_consumption(
         after=query.cursor,
         limit=query.limit,
     )
-    return projects_consumption(found)
+    return {**projects_page(found), "periods_in_response": len({one["period_id"] for one in found})}
 
 
 @router.get(
@@ -74,9 +71,8 @@ def get_consumption_history_per_account(
     request: AuthenticatedRequest, query: Query[AccountHistoryQuery]
 ) -> dict[str, Any]:
     check_organization(request.auth, query.org_id)
-    periods = consumption.account_history(request.auth, **query.as_arguments())
     framed = with_totals(query.more_totals)
-    return {"periods": as_periods(request.auth, periods, framed)}
+    return {"periods": consumption.account_history(request.auth, framed, **query.as_arguments())}
 
 
 @router.get(
@@ -89,9 +85,8 @@ def get_consumption_history_per_project(
     request: AuthenticatedRequest, query: Query[ProjectsHistoryQuery]
 ) -> dict[str, Any]:
     check_organization(request.auth, query.org_id)
-    found = consumption.projects_history(request.auth, **query.as_arguments())
     framed = with_totals(query.more_totals)
-    return projects_page(request.auth, found, framed)
+    return projects_page(consumption.projects_history(request.auth, framed, **query.as_arguments()))
 
 
 @router.get(
@@ -104,8 +99,8 @@ def get_consumption_history_per_project_v2(
     request: AuthenticatedRequest, query: Query[ProjectsMetricsQuery]
 ) -> dict[str, Any]:
     check_organization(request.auth, query.org_id)
-    found = consumption.projects_history(request.auth, **query.as_arguments())
-    return projects_page(request.auth, found, with_metrics(query.metrics))
+    framed = with_metrics(query.metrics)
+    return projects_page(consumption.projects_history(request.auth, framed, **query.as_arguments()))
 
 
 metrics_router = Router(tags=["endpoints"])
@@ -141,7 +136,7 @@ def get_project_endpoint_metrics(
         until=query.until,
         step=query.step,
     )
-    return {"metrics": series_out(series)}
+    return {"metrics": series}
 
 
 @metrics_router.get(

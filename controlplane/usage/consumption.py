@@ -1,11 +1,13 @@
 """What an account and its projects have consumed: by hour, day and consumption period."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from controlplane import clock
+from controlplane.api.responses.shared import subscription_type
 from controlplane.models import Account, Consumed, Project, Span, Usage
 from controlplane.models.consumed import NOTHING, next_period, period_of, previous_period
 from controlplane.models.consumption import (
@@ -72,47 +74,24 @@ class Timeframe:
         return int(byte_hours / hours) if hours > 0 else 0
 
 
-@dataclass(frozen=True)
-class Period:
-    """A consumption period with those of its timeframes in which something was consumed."""
-
-    id: uuid.UUID
-    start: datetime
-    # None for the present period.
-    end: datetime | None
-    timeframes: Sequence[Timeframe]
-
-
-@dataclass(frozen=True)
-class ProjectHistory:
-    project_id: str
-    periods: Sequence[Period]
-
-
-@dataclass(frozen=True)
-class ProjectPeriod:
-    """What a project consumed in a whole period."""
-
-    project_id: str
-    period_id: uuid.UUID
-    previous_period_id: uuid.UUID
-    timeframe: Timeframe
-    # Bytes of data and history: the average if the period is over, else the present value.
-    stored_bytes: int
+# What of a timeframe is returned, by the fields' names.
+Framed = Callable[[Timeframe], dict[str, Any]]
 
 
 def account_history(
-    account: Account, *, since: datetime, until: datetime, granularity: str
-) -> list[Period]:
-    """What all projects of the account consumed together, by period. Raises Invalid,
-    OutsideBounds."""
+    account: Account, framed: Framed, *, since: datetime, until: datetime, granularity: str
+) -> list[dict[str, Any]]:
+    """What all projects of the account consumed together, by period, as
+    `usage.consumption_fields.AnyPeriod` has it. Raises Invalid, OutsideBounds."""
     by, now = GRANULARITIES[granularity], clock.now()
     since, until = _rounded(by, since, until, now)
-    return _periods(account, by, history_of_account(account.id, by.span, since, until), now)
+    history = history_of_account(account.id, by.span, since, until)
+    return _periods(account, by, history, now, framed)
 
 
 def projects_history(
     account: Account,
+    framed: Framed,
     *,
     since: datetime,
     until: datetime,
@@ -120,7 +99,7 @@ def projects_history(
     after: str | None,
     limit: int,
     only: Sequence[str] = (),
-) -> list[ProjectHistory]:
+) -> list[dict[str, Any]]:
     """What each project of the account consumed, deleted ones included, in the order of their ids:
     at most `limit` projects that follow the id `after`, and if `only` is not empty, only those in
     it. Raises Invalid, OutsideBounds."""
@@ -128,7 +107,10 @@ def projects_history(
     since, until = _rounded(by, since, until, now)
     ids = _page(account, by, since, until, after=after, limit=limit, only=only)
     history = history_of_projects(account.id, ids, by.span, since, until)
-    return [ProjectHistory(one, _periods(account, by, history[one], now)) for one in ids]
+    return [
+        {"project_id": one, "periods": _periods(account, by, history[one], now, framed)}
+        for one in ids
+    ]
 
 
 def projects_by_period(
@@ -138,9 +120,10 @@ def projects_by_period(
     until: datetime | None,
     after: str | None,
     limit: int,
-) -> list[ProjectPeriod]:
+) -> list[dict[str, Any]]:
     """What each project, at most `limit` of them, consumed in each period that overlaps the time
-    from `since` to `until`, by default the present one. Raises Invalid, OutsideBounds."""
+    from `since` to `until`, by default the present one, as
+    `usage.consumption_fields.ProjectConsumption` has it. Raises Invalid, OutsideBounds."""
     now = clock.now()
     since, until = _rounded(MONTHLY, since or now, until or now, now)
     ids = _page(account, MONTHLY, since, until, after=after, limit=limit)
@@ -153,19 +136,26 @@ def projects_by_period(
     found = []
     for project_id in ids:
         for start in starts:
-            consumed = history[project_id].get(start, NOTHING)
-            timeframe = Timeframe(start, next_period(start), now, consumed)
-            is_over = timeframe.end <= now
+            used = history[project_id].get(start, NOTHING)
+            frame = Timeframe(start, next_period(start), now, used)
             now_stored = present.get(project_id, NOTHING)
             stored = now_stored.stored_bytes + now_stored.history_bytes
             found.append(
-                ProjectPeriod(
-                    project_id,
-                    _period_id(account, start),
-                    _period_id(account, previous_period(start)),
-                    timeframe,
-                    timeframe.average_bytes if is_over else stored,
-                )
+                {
+                    "project_id": project_id,
+                    "period_id": _period_id(account, start),
+                    "previous_period_id": _period_id(account, previous_period(start)),
+                    "period_start": start,
+                    "period_end": frame.end,
+                    "data_storage_bytes_hour": int(used.byte_hours),
+                    # Of data and history: the average if the period is over, else the present.
+                    "synthetic_storage_size": frame.average_bytes if frame.end <= now else stored,
+                    "data_transfer_bytes": used.transferred_bytes,
+                    "written_data_bytes": used.written_bytes,
+                    "compute_time_seconds": int(used.compute_seconds),
+                    "active_time_seconds": int(used.active_seconds),
+                    "updated_at": min(now, frame.end),
+                }
             )
     return found
 
@@ -214,20 +204,30 @@ def _page(
 
 
 def _periods(
-    account: Account, by: Granularity, history: Mapping[datetime, Consumed], now: datetime
-) -> list[Period]:
-    """Group the history into consumption periods, oldest first."""
+    account: Account,
+    by: Granularity,
+    history: Mapping[datetime, Consumed],
+    now: datetime,
+    framed: Framed,
+) -> list[dict[str, Any]]:
+    """Group the history into consumption periods, oldest first, with those of their timeframes in
+    which something was consumed."""
     frames: dict[datetime, list[Timeframe]] = {}
     for start in sorted(history):
         frame = Timeframe(start, by.end_of(start), now, history[start])
         frames.setdefault(period_of(start), []).append(frame)
     return [
-        Period(
-            _period_id(account, start),
-            start,
-            next_period(start) if next_period(start) <= now else None,
-            of_period,
-        )
+        {
+            "period_id": _period_id(account, start),
+            "period_plan": subscription_type(account),
+            "period_start": start,
+            # None for the present period.
+            "period_end": next_period(start) if next_period(start) <= now else None,
+            "consumption": [
+                {"timeframe_start": frame.start, "timeframe_end": frame.end, **framed(frame)}
+                for frame in of_period
+            ],
+        }
         for start, of_period in frames.items()
     ]
 

@@ -1,19 +1,17 @@
 """The query parameters and response fields of consumption."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from ninja import Field, Schema
 from pydantic import AfterValidator
 
-from controlplane import clock
 from controlplane.api.http.fields import PointInTime, Stated, Text, Timestamp, several
 from controlplane.api.http.pagination import page_of
-from controlplane.api.responses.shared import Cursor, subscription_type
-from controlplane.models import Account, Consumed
-from controlplane.usage.consumption import Period, ProjectHistory, ProjectPeriod, Timeframe
+from controlplane.api.responses.shared import Cursor
+from controlplane.models import Consumed
+from controlplane.usage.consumption import Framed, Timeframe
 
 MAX_PROJECTS = 100
 # Storage is in bytes times hours. Some metrics are always 0: this server has no private network and
@@ -232,58 +230,8 @@ class ProjectsMetrics(Schema):
     pagination: Cursor | None = None
 
 
-Framed = Callable[[Timeframe], dict[str, Any]]
-
-
-def projects_consumption(found: Sequence[ProjectPeriod]) -> dict[str, Any]:
-    now = clock.now()
-    rows = [_project_period(one, now) for one in found]
-    page = page_of("projects", rows, lambda last: last["project_id"])
-    return {**page, "periods_in_response": len({one.period_id for one in found})}
-
-
-def _project_period(one: ProjectPeriod, now: datetime) -> dict[str, Any]:
-    used, frame = one.timeframe.consumed, one.timeframe
-    return {
-        "project_id": one.project_id,
-        "period_id": one.period_id,
-        "previous_period_id": one.previous_period_id,
-        "period_start": frame.start,
-        "period_end": frame.end,
-        "data_storage_bytes_hour": int(used.byte_hours),
-        "synthetic_storage_size": one.stored_bytes,
-        "data_transfer_bytes": used.transferred_bytes,
-        "written_data_bytes": used.written_bytes,
-        "compute_time_seconds": int(used.compute_seconds),
-        "active_time_seconds": int(used.active_seconds),
-        "updated_at": min(now, frame.end),
-    }
-
-
-def projects_page(
-    account: Account, projects: Sequence[ProjectHistory], framed: Framed
-) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = [
-        {"project_id": one.project_id, "periods": as_periods(account, one.periods, framed)}
-        for one in projects
-    ]
-    return page_of("projects", rows, lambda last: last["project_id"])
-
-
-def as_periods(account: Account, periods: Iterable[Period], framed: Framed) -> list[dict[str, Any]]:
-    return [
-        {
-            "period_id": period.id,
-            "period_plan": subscription_type(account),
-            "period_start": period.start,
-            "period_end": period.end,
-            "consumption": [
-                {"timeframe_start": frame.start, "timeframe_end": frame.end, **framed(frame)}
-                for frame in period.timeframes
-            ],
-        }
-        for period in periods
-    ]
+def projects_page(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return page_of("projects", found, lambda last: last["project_id"])
 
 
 def with_totals(more: Sequence[str]) -> Framed:

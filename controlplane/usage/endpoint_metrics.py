@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.db import connection
 from django.db.models import Min
@@ -34,27 +35,6 @@ WHERE endpoint_id = %(endpoint)s AND at >= %(since)s AND at < %(until)s GROUP BY
 
 
 @dataclass(frozen=True)
-class Point:
-    """The samples of one step, added up."""
-
-    at: datetime
-    # By the names of FIELDS.
-    values: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Series:
-    endpoint: Endpoint
-    # Rounded to whole steps; `until` is exclusive.
-    since: datetime
-    until: datetime
-    # Seconds.
-    step: int
-    # Only steps in which there are samples or starts.
-    points: list[Point]
-
-
-@dataclass(frozen=True)
 class Current:
     """The last sample of an endpoint."""
 
@@ -77,11 +57,11 @@ def get_series(
     since: datetime | None,
     until: datetime | None,
     step: int | None,
-) -> Series:
-    """The endpoint's metrics from `since` (by default an hour before the end) to `until` (by
-    default now), in steps of `step` seconds. Samples that are only kept in steps of five minutes
-    are not divided: the step is then at least five minutes. Raises NotFound, Invalid,
-    Unprocessable."""
+) -> dict[str, Any]:
+    """The endpoint's metrics, as `usage.metrics_fields.EndpointMetrics` has them, from `since` (by
+    default an hour before the end) to `until` (by default now), in steps of `step` seconds. Samples
+    that are only kept in steps of five minutes are not divided: the step is then at least five
+    minutes. Raises NotFound, Invalid, Unprocessable."""
     endpoint = own_endpoint(account, project_id, endpoint_id)
     now, begin = clock.now(), "from" if since else "to"
     oldest = now - RETENTION - RETENTION_GRACE
@@ -114,7 +94,21 @@ def get_series(
     starts = events.filter(type=EventType.ENDPOINT_ACTIVE, at__gte=since, at__lt=until)
     for at in starts.values_list("at", flat=True):
         points.setdefault(_floor(at, seconds), dict.fromkeys(FIELDS, 0))["wakes"] += 1
-    return Series(endpoint, since, until, seconds, [Point(*one) for one in sorted(points.items())])
+    return {
+        "endpoint_id": endpoint.id,
+        "from": since,
+        "to": until,
+        "step": seconds,
+        # Only steps in which there are samples or starts.
+        "points": [{"at": at, **in_seconds(points[at])} for at in sorted(points)],
+    }
+
+
+def in_seconds(values: Mapping[str, int]) -> dict[str, float]:
+    """The values, which have the names of FIELDS, with the time of the processors in seconds."""
+    milliseconds = values.get("cpu_milliseconds")
+    seconds = {} if milliseconds is None else {"cpu_seconds": milliseconds / 1000}
+    return {**values, **seconds}
 
 
 def _step(wanted: int | None, since: datetime, until: datetime, *, is_coarse: bool) -> int:

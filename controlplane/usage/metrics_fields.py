@@ -1,6 +1,6 @@
 """The query parameters and response fields of endpoints' metrics, and their form for Prometheus."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from ninja import Field, Schema
@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 from controlplane.api.http.fields import PointInTime, Timestamp, told
 from controlplane.models.usage import GAUGES
-from controlplane.usage.endpoint_metrics import Current, Series
+from controlplane.usage.endpoint_metrics import Current, in_seconds
 
 TIME = "2026-01-31T12:00:00Z"
 IDS = ("endpoint", "branch")
@@ -87,31 +87,14 @@ class ProjectMetrics(Schema):
     endpoints: list[CurrentMetrics]
 
 
-def series_out(series: Series) -> dict[str, Any]:
-    points = [{"at": point.at, **_out(point.values)} for point in series.points]
-    return {
-        "endpoint_id": series.endpoint.id,
-        "from": series.since,
-        "to": series.until,
-        "step": series.step,
-        "points": points,
-    }
-
-
 def current_out(one: Current) -> dict[str, Any]:
     return {
         "endpoint_id": one.endpoint.id,
         "branch_id": one.endpoint.branch_id,
         "active": one.is_active,
         "sampled_at": one.sampled_at,
-        **_out(one.values),
+        **in_seconds(one.values),
     }
-
-
-def _out(values: Mapping[str, int]) -> dict[str, float]:
-    milliseconds = values.get("cpu_milliseconds")
-    seconds = {} if milliseconds is None else {"cpu_seconds": milliseconds / 1000}
-    return {**values, **seconds}
 
 
 class AsOpenMetrics:
@@ -150,7 +133,7 @@ class AsOpenMetrics:
         kind = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
         family = kind(f"perch_endpoint_{name}", meaning, labels=IDS)
         for one in self._found:
-            values = _out(one.values)
+            values = in_seconds(one.values)
             if name in values:
                 family.add_metric(_ids(one), values[name])
         return family
