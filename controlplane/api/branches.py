@@ -36,15 +36,7 @@ def list_project_branches(
     """Lists the project's branches, sorted and page by page. `pagination.next` is the `cursor` of
     the next page; it is absent on the last page."""
     page = branch_pages.list_branches(request.auth, project_id, query.filters())
-    return {
-        "branches": page.branches,
-        "annotations": annotations_of(page.branches),
-        "pagination": {
-            "next": page.next,
-            "sort_by": page.sort_by,
-            "sort_order": page.sort_order.upper(),
-        },
-    }
+    return {**page, "annotations": annotations_of(page["branches"])}
 
 
 @router.get(BRANCHES + "/count", response=BranchCount)
@@ -70,16 +62,9 @@ def create_project_branch(
 
 def created_branch(created: branches.NewBranch) -> dict[str, Any]:
     """The response to a request that has created a branch."""
-    answer: dict[str, Any] = {
-        "branch": created.branch,
-        "endpoints": created.endpoints,
-        "operations": created.operations,
-        "roles": created.roles,
-        "databases": created.databases,
-    }
-    if connection := connections.connection_to_new(created):
-        answer["connection_uris"] = [connection_details(connection)]
-    return answer
+    connection = connections.connection_to_new(created)
+    uris = [connection_details(connection)] if connection else None
+    return {**vars(created), "connection_uris": uris}
 
 
 @router.get(BRANCH, response=AnnotatedBranch)

@@ -5,6 +5,7 @@ A worker reads the answer, which may take seconds, and the branch may still be b
 request waits for both, holds no database connection meanwhile, and counts as one that only waits.
 """
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -56,7 +57,7 @@ def get_project_branch_schema(
 
     (answer,) = once_read(request, begin)
     if query.format == "json":
-        return {"json": {"tables": schemas.tables_in(answer)}}
+        return {"json": {"tables": json.loads(answer or "[]")}}
     return {"sql": answer}
 
 

@@ -41,15 +41,6 @@ class BranchFilters:
 
 
 @dataclass(frozen=True)
-class BranchPage:
-    branches: list[Branch]
-    sort_by: SortBy
-    sort_order: SortOrder
-    # The cursor of the next page; None on the last one.
-    next: str | None
-
-
-@dataclass(frozen=True)
 class _Place:
     """A position in a sorted list, just after a branch. A cursor is this as JSON in base64."""
 
@@ -111,7 +102,7 @@ class _Place:
         )
 
 
-def list_branches(account: Account, project_id: str, filters: BranchFilters) -> BranchPage:
+def list_branches(account: Account, project_id: str, filters: BranchFilters) -> dict[str, Any]:
     """A page of the project's branches, by default sorted by their last change, newest first.
     Branches with the same value are sorted by their ids.
 
@@ -136,7 +127,11 @@ def list_branches(account: Account, project_id: str, filters: BranchFilters) -> 
     page = rows[: filters.limit]
     more = len(rows) > len(page)
     following = _Place.behind(page[-1], sort_by, sort_order).as_cursor() if more else None
-    return BranchPage(with_pending(project, page, operations), sort_by, sort_order, following)
+    return {
+        "branches": with_pending(project, page, operations),
+        # `next` is the cursor of the next page; None on the last one.
+        "pagination": {"next": following, "sort_by": sort_by, "sort_order": sort_order.upper()},
+    }
 
 
 def count_branches(account: Account, project_id: str, *, search: str = "") -> int:

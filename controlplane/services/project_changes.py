@@ -200,7 +200,7 @@ def recover_project(account: Account, project_id: str) -> tuple[Project, list[Br
         project.save(update_fields=["deleted_at", "recoverable_until", "updated_at"])
         record(project_recovered(project))
     page = list_branches(account, project_id, BranchFilters())
-    return get_project(account, project_id), page.branches
+    return get_project(account, project_id), page["branches"]
 
 
 def upgrade_project(project_id: str, *, to: int, only_check: bool = False) -> list[Operation]:

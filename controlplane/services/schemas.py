@@ -196,12 +196,6 @@ def moment_in(answer: str) -> dict[str, Any]:
     return moment
 
 
-def tables_in(answer: str) -> list[dict[str, Any]]:
-    """Parse the tables in the answer of a reading of the format `json`."""
-    tables: list[dict[str, Any]] = json.loads(answer or "[]")
-    return tables
-
-
 def difference(base: str, compared: str, *, database_name: str) -> str:
     """A unified diff from the schema `base` to the schema `compared`; "" if they are equal.
 
