@@ -399,7 +399,7 @@ def _of_new_branch(operation: Operation) -> str:
     return f' of the branch "{branch.name}"' if branch and not branch.hidden else ""
 
 
-def api_key_created(key: ApiKey, *, actor: Actor | None = None) -> Event:
+def api_key_created(key: ApiKey) -> Event:
     return happened(
         EventType.API_KEY_CREATED,
         summary=f'The API key "{key.name}" was created',
@@ -411,7 +411,6 @@ def api_key_created(key: ApiKey, *, actor: Actor | None = None) -> Event:
             read_only=key.read_only or None,
             expires_at=time_text(key.expires_at),
         ),
-        actor=actor,
     )
 
 
