@@ -5,7 +5,7 @@ from django.views.generic import RedirectView
 
 from console import bundles
 from console.account import api_keys, palette, preferences, service_status, sign_in, webhooks
-from console.branches import catalog, moments, schema, snapshots
+from console.branches import catalog, masking, moments, schema, snapshots
 from console.branches import changes as branch_changes
 from console.branches import views as branches
 from console.endpoints import changes as endpoint_changes
@@ -104,6 +104,8 @@ urlpatterns = [
     path(f"{BRANCH}/restore", branch_changes.restore, name="branch_restore"),
     path(f"{BRANCH}/delete", branch_changes.delete, name="branch_delete"),
     path(f"{BRANCH}/schema", schema.compare, name="branch_schema"),
+    path(f"{BRANCH}/mask", masking.mask, name="branch_mask"),
+    path(f"{BRANCH}/attestation", masking.attestation, name="branch_attestation"),
     path(f"{BRANCH}/history", moments.show, name="branch_history"),
     path(f"{BRANCH}/history/new-branch", moments.create, name="branch_history_create"),
     path(f"{BRANCH}/history/query", moments.query, name="branch_history_query"),

@@ -103,15 +103,12 @@ def envweights(name: str, defaults: Mapping[str, float]) -> dict[str, float]:
     for part in filter(None, (part.strip() for part in envstr(name, "").split(","))):
         what, _, weight = part.partition("=")
         if what not in weights or not re.fullmatch(r"[0-9]+(\.[0-9]+)?", weight):
-            raise ValueError(f'{name} must be as "{_written(defaults)}"; got "{part}"')
+            form = ",".join(f"{each}={weight:g}" for each, weight in defaults.items())
+            raise ValueError(f'{name} must be as "{form}"; got "{part}"')
         weights[what] = float(weight)
     if not any(weights.values()):
         raise ValueError(f"{name} must have a weight of more than 0")
     return weights
-
-
-def _written(weights: Mapping[str, float]) -> str:
-    return ",".join(f"{name}={weight:g}" for name, weight in weights.items())
 
 
 def envnetworks(name: str) -> list[IPv4Network | IPv6Network]:

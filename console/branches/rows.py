@@ -3,9 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from console.api.resources.branches import Branch
 from console.endpoints.rows import EndpointRow
@@ -37,6 +36,7 @@ class BranchCells(NamedTuple):
     name: str
     is_default: bool
     is_protected: bool
+    is_masked: bool
     # 0 if it is drawn.
     level: int
     pending: str
@@ -89,6 +89,7 @@ class BranchRow:
             name=branch.name,
             is_default=branch.default,
             is_protected=branch.protected,
+            is_masked=branch.masked_as == branch.id,
             level=self.level if self.level > MAX_DRAWN_DEPTH else 0,
             pending=self.pending,
             was_not_created=self.was_not_created,
@@ -109,7 +110,7 @@ def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) ->
     known = {branch.id: branch for branch in branches}
     by_branch = {row.endpoint.branch_id: row for row in endpoints}
     children: dict[str, list[Branch]] = defaultdict(list)
-    for branch in sorted(known.values(), key=_age):
+    for branch in sorted(known.values(), key=lambda b: (by_time(b.created_at), by_name(b.name))):
         # A branch whose parent is not in the list is drawn as a root.
         children[branch.parent_id if branch.parent_id in known else ""].append(branch)
 
@@ -157,7 +158,3 @@ def _tree_lines(goes_on: Sequence[bool], step: float) -> TreeLines | None:
     down = "".join(f"M{x} 0V40" for x, on in zip(xs, goes_on, strict=True) if on)
     branch = f"M{own} 20h{reach}" if goes_on[-1] else f"M{own} 0V20h{reach}"
     return TreeLines(path=down + branch, width=round(own + reach + 2, 1))
-
-
-def _age(branch: Branch) -> tuple[datetime, Any]:
-    return by_time(branch.created_at), by_name(branch.name)

@@ -89,7 +89,11 @@ def show(request: ConsoleRequest, project_id: str) -> HttpResponse:
     elif request.method == "POST" and act != "choose":
         answer |= _answer(request, project_id, form, act)
     if "csv" in answer:
-        return _download(answer["csv"])
+        return HttpResponse(
+            answer["csv"],
+            content_type="text/csv; charset=utf-8",
+            headers={"Content-Disposition": 'attachment; filename="result.csv"'},
+        )
     if request.htmx and request.method == "POST" and act != "choose":
         # For htmx, answer only with the part that was asked for.
         template = "_query_tables.html" if act == "tables" else "_query_answer.html"
@@ -115,14 +119,6 @@ def cancel(request: ConsoleRequest, project_id: str) -> HttpResponse:
     except SqlFailed as failure:
         return JsonResponse({"problem": failure_words(failure)}, status=422)
     return JsonResponse({"cancelled": is_cancelled})
-
-
-def _download(text: str) -> HttpResponse:
-    return HttpResponse(
-        text,
-        content_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": 'attachment; filename="result.csv"'},
-    )
 
 
 def _place(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[str, Any]:

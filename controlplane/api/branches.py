@@ -1,4 +1,4 @@
-"""`/projects/{project_id}/branches`."""
+"""`/projects/{project_id}/branches` and `…/branch_anonymized`, with what masked branches have."""
 
 from typing import Any
 
@@ -9,10 +9,18 @@ from controlplane.api.http.fields import Text
 from controlplane.api.http.pagination import BranchesQuery, DeletionQuery
 from controlplane.api.http.routing import Router
 from controlplane.api.projects import connection_details
-from controlplane.api.requests.branches import CreateBranch, RestoreBranch, UpdateBranch
+from controlplane.api.requests.branches import (
+    CreateAnonymizedBranch,
+    CreateBranch,
+    MaskingRules,
+    RestoreBranch,
+    UpdateBranch,
+)
 from controlplane.api.responses.branches import (
     AnnotatedBranch,
     Annotation,
+    AnonymizedStatus,
+    Attestation,
     BranchAndOperations,
     BranchCount,
     Branches,
@@ -21,7 +29,14 @@ from controlplane.api.responses.branches import (
 )
 from controlplane.api.responses.endpoints import Endpoints
 from controlplane.models import Branch
-from controlplane.services import branch_pages, branches, connections, endpoints, restoring
+from controlplane.services import (
+    branch_pages,
+    branches,
+    connections,
+    endpoints,
+    masking,
+    restoring,
+)
 
 router = Router(tags=["branches"])
 
@@ -57,10 +72,10 @@ def create_project_branch(
     branch gets an endpoint if `endpoints` asks for one. Without a body, defaults are used for all
     fields."""
     spec = (body or CreateBranch()).spec()
-    return 201, created_branch(branches.create_branch(request.auth, project_id, spec))
+    return 201, _created(branches.create_branch(request.auth, project_id, spec))
 
 
-def created_branch(created: branches.NewBranch) -> dict[str, Any]:
+def _created(created: branches.NewBranch) -> dict[str, Any]:
     """The response to a request that has created a branch."""
     connection = connections.connection_to_new(created)
     uris = [connection_details(connection)] if connection else None
@@ -140,3 +155,58 @@ def list_project_branch_endpoints(
 def _without_operations(branch: Branch) -> dict[str, Any]:
     """The response to a change that needs no operation."""
     return {"branch": branch, "operations": []}
+
+
+@router.post("/projects/{project_id}/branch_anonymized", response={201: CreatedBranch})
+def create_project_branch_anonymized(
+    request: AuthenticatedRequest, project_id: str, body: CreateAnonymizedBranch
+) -> tuple[int, dict[str, Any]]:
+    """Creates a branch whose data is a copy of its parent's with the values masked that the rules
+    name. Nobody can connect to it before that is done and its values were scanned. Its roles have
+    new passwords. Without `start_anonymization` it has no data yet."""
+    spec = body.spec()
+    masking.check_rules(spec.masking_rules or ())
+    return 201, _created(branches.create_branch(request.auth, project_id, spec))
+
+
+@router.get(BRANCH + "/masking_rules", response=MaskingRules)
+def get_masking_rules(
+    request: AuthenticatedRequest, project_id: str, branch_id: str
+) -> dict[str, Any]:
+    """Returns the masking rules of an anonymized branch."""
+    return {"masking_rules": masking.get_rules(request.auth, project_id, branch_id)}
+
+
+@router.patch(BRANCH + "/masking_rules", response=MaskingRules)
+def update_masking_rules(
+    request: AuthenticatedRequest, project_id: str, branch_id: str, body: MaskingRules
+) -> dict[str, Any]:
+    """Replaces all masking rules of an anonymized branch. They act at the next anonymization."""
+    rules = masking.replace_rules(request.auth, project_id, branch_id, body.rules())
+    return {"masking_rules": rules}
+
+
+@router.post(BRANCH + "/anonymize", response=AnonymizedStatus)
+def start_anonymization(
+    request: AuthenticatedRequest, project_id: str, branch_id: str
+) -> dict[str, Any]:
+    """Makes the data of an anonymized branch from its parent's present data, by its masking rules.
+    Data that it has is replaced, and its clients are disconnected."""
+    return masking.anonymize(request.auth, project_id, branch_id)
+
+
+@router.get(BRANCH + "/anonymized_status", response=AnonymizedStatus)
+def get_anonymized_branch_status(
+    request: AuthenticatedRequest, project_id: str, branch_id: str
+) -> dict[str, Any]:
+    """Returns whether the branch is masked, and how its last anonymization ended."""
+    return masking.get_status(request.auth, project_id, branch_id)
+
+
+@router.get(BRANCH + "/attestation", response=Attestation)
+def get_attestation(
+    request: AuthenticatedRequest, project_id: str, branch_id: str
+) -> dict[str, Any]:
+    """Returns what was masked in the data of a branch and what the scan of all columns found,
+    signed with the project's key. `verify_attestation` checks it."""
+    return {"attestation": masking.get_attestation(request.auth, project_id, branch_id)}

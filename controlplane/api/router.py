@@ -18,7 +18,6 @@ from controlplane.api import (
     endpoints,
     events,
     looked_for,
-    masking,
     operations,
     organizations,
     projects,
@@ -48,7 +47,6 @@ api = DescribedApi(
 install_error_handlers(api)
 for router in (
     *(projects.router, branches.router, history.router, schemas.router, snapshots.router),
-    masking.router,
     *(endpoints.router, usage.metrics_router, operations.router, events.router),
     *(catalog.roles, catalog.databases, accounts.api_keys, organizations.users, status.router),
     *(hosts.router, accounts.router, organizations.router, looked_for.router),

@@ -70,7 +70,8 @@ def proxy_inputs() -> ProxyInputs:
     if descriptor := os.environ.pop(GIVEN, ""):
         return _received(int(descriptor))
     peer = load_or_create_peer_certificate(settings.STATE_DIR / "tls")
-    found = ProxyInputs(_secret(), _authority(), peer, HostCalls())
+    own = None if settings.TLS_CERTIFICATE else load_or_create_authority(settings.STATE_DIR / "tls")
+    found = ProxyInputs(_secret(), own, peer, HostCalls())
     if os.geteuid() == 0 and in_use():
         if settings.TLS_CERTIFICATE:
             # Before anything else: its files may be missing or not match.
@@ -103,12 +104,6 @@ def sockets_directories(port: int) -> tuple[Path, Path]:
 
 def _secret() -> bytes:
     return hashlib.sha256(b"proxy:" + settings.SECRET_KEY.encode()).digest()
-
-
-def _authority() -> Authority | None:
-    return (
-        None if settings.TLS_CERTIFICATE else load_or_create_authority(settings.STATE_DIR / "tls")
-    )
 
 
 def _reexecute(found: ProxyInputs) -> NoReturn:

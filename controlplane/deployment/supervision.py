@@ -208,7 +208,8 @@ def end_leftovers(state_dir: Path) -> list[int]:
     supervisors = [process for process in found if b"supervisord" in _command_of(process)]
     postgres = [process for process in found if _is_postgres(process)]
     proxies = [process for process in found if _is_proxy(process)]
-    kept = [process for process in proxies if _name_of(process) == SERVES_UNTIL_REPLACED]
+    replaced = os.fsencode(SERVES_UNTIL_REPLACED)
+    kept = [one for one in proxies if process_file(one.pid, "comm").strip() == replaced]
     others = [process for process in found if process not in [*supervisors, *postgres, *kept]]
     for group, number in (
         (supervisors, signal.SIGKILL),
@@ -256,10 +257,6 @@ def _marked(state_dir: Path) -> list[psutil.Process]:
 
 def _is_proxy(process: psutil.Process) -> bool:
     return _command_of(process).endswith(b"\0proxy\0")
-
-
-def _name_of(process: psutil.Process) -> str:
-    return os.fsdecode(process_file(process.pid, "comm").strip())
 
 
 def _is_postgres(process: psutil.Process) -> bool:

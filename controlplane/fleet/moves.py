@@ -137,7 +137,8 @@ def _empty(host: Host, projects: Sequence[Project]) -> EmptyingResult:
     others = list(Host.objects.filter(region_id=host.region_id).exclude(id=host.id))
     for project in projects:
         why = "the region has no other host"
-        for to in sorted(others, key=lambda one: _room(one, given, len(projects)), reverse=True):
+        rooms = {one.id: weighted_room(one, 0) - given[one.id] / len(projects) for one in others}
+        for to in sorted(others, key=lambda one: rooms[one.id], reverse=True):
             why = "it is busy, or the log says why"
             with apart(project.id):
                 try:
@@ -151,10 +152,6 @@ def _empty(host: Host, projects: Sequence[Project]) -> EmptyingResult:
         if project.id not in result.moved:
             result.stay[project.id] = why
     return result
-
-
-def _room(host: Host, given: Counter[str], projects: int) -> float:
-    return weighted_room(host, 0) - given[host.id] / projects
 
 
 def _refuse(project: Project, host: Host) -> None:

@@ -16,6 +16,7 @@ from controlplane.models.branch import (
     BranchState,
     Database,
     InitSource,
+    Masking,
     Role,
 )
 from controlplane.models.consumed import Consumed
@@ -33,7 +34,6 @@ from controlplane.models.event import Event
 from controlplane.models.history import FormerPassword, HistoryChain, Snapshot
 from controlplane.models.host import PROCESSES, Host, HostInvitation, PostgresSettings, Region
 from controlplane.models.log_receiver import LogReceiver
-from controlplane.models.masking import Masking
 from controlplane.models.operation import (
     GIVEN_UP,
     HANDED_OVER,

@@ -105,7 +105,12 @@ def page_of(project_id: str, wanted: OperationFilter, *, limit: int | None) -> l
     their steps: at most `limit`, or all if that is None."""
     given = wanted.given
     if not given:
-        return _plain_page(project_id, wanted, limit)
+        return PLAIN_PAGE.rows(
+            project=project_id,
+            since=wanted.since or FIRST_MOMENT,
+            until=wanted.until or LAST_MOMENT,
+            limit=limit,
+        )
     values: dict[str, Any] = {
         **KINDS,
         **given,
@@ -123,15 +128,6 @@ def page_of(project_id: str, wanted: OperationFilter, *, limit: int | None) -> l
         **_kinds(given),
     )
     return list(Operation.objects.raw(sql, values))
-
-
-def _plain_page(project_id: str, wanted: OperationFilter, limit: int | None) -> list[Operation]:
-    return PLAIN_PAGE.rows(
-        project=project_id,
-        since=wanted.since or FIRST_MOMENT,
-        until=wanted.until or LAST_MOMENT,
-        limit=limit,
-    )
 
 
 def _kinds(given: Mapping[str, Sequence[Any]]) -> dict[str, str]:

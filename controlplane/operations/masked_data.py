@@ -20,7 +20,6 @@ from controlplane import clock, encryption
 from controlplane.compute.host.accounts import Account
 from controlplane.compute.host.filesystem import sync_tree
 from controlplane.compute.masking import applying
-from controlplane.compute.masking.planning import Rule
 from controlplane.compute.workshop import making
 from controlplane.models import Branch, Masking, Project
 
@@ -44,18 +43,7 @@ def copying_masked(branch: Branch, source: Branch) -> Iterator[dict[str, Any]]:
     if not is_to_be_masked(branch, source):
         yield {}
         return
-    row = Masking.objects.get(id=branch.id)
-    rules = [
-        Rule(
-            database=rule["database_name"],
-            schema=rule["schema_name"],
-            table=rule["table_name"],
-            column=rule["column_name"],
-            function=rule.get("masking_function"),
-            value=rule.get("masking_value"),
-        )
-        for rule in row.rules
-    ]
+    rules = Masking.objects.get(id=branch.id).rules
     project = branch.project
     masking = applying.Masking(rules, project.masking_policy, _secret_of(project))
 
@@ -81,6 +69,12 @@ def make_secret(project: Project) -> None:
 def public_key(project: Project) -> str:
     """The key that the project's attestations are verified with, in base64."""
     return base64.b64encode(_key_of(project).public_key().public_bytes_raw()).decode()
+
+
+def count_masked(attestation: Mapping[str, Any]) -> int:
+    """The number of columns whose values are masked."""
+    tables = [table for database in attestation["databases"] for table in database["tables"]]
+    return sum(column["masked"] for table in tables for column in table["columns"])
 
 
 def verify(attestation: Mapping[str, Any], key: str) -> None:

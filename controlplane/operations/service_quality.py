@@ -101,7 +101,11 @@ def sample_branches(host: Host) -> None:
     )
     ids = ready.order_by("id").values_list("id", flat=True)
     sample = list(ids.filter(id__gt=quality.after)[:SAMPLE_SIZE]) or list(ids[:SAMPLE_SIZE])
-    without = [branch for branch in {*sample, *quality.missing} if not _has_data(branch)]
+    without = [
+        branch
+        for branch in {*sample, *quality.missing}
+        if not (data_dir(branch) / "global" / "pg_control").exists()
+    ]
     # Since the rows were read, an operation may have deleted a branch. While one replaces the data,
     # there is none for a moment.
     changing = Operation.objects.filter(
@@ -113,7 +117,3 @@ def sample_branches(host: Host) -> None:
         log.error("a branch has no data", extra={"branch": branch})
     quality.missing, quality.sampled = missing, len(sample)
     quality.after = sample[-1] if sample else ""
-
-
-def _has_data(branch_id: str) -> bool:
-    return (data_dir(branch_id) / "global" / "pg_control").exists()

@@ -166,7 +166,7 @@ def create_role(
             raise Conflict(
                 f'role already exists; role_name:"{name}"', errors=[taken_name("role", name)]
             )
-        plan_limits.check_roles(account, change.branch)
+        plan_limits.check_one_more(account, change.branch.roles.filter(deleted_at=None))
         role = Role(branch=change.branch, name=name, no_login=no_login)
         set_password(role, password, store=change.project.store_passwords)
         role.save(force_insert=True)
@@ -265,7 +265,7 @@ def create_database(
     with changing_catalog(account, project_id, branch_id) as change:
         _check_database_name(change.branch, name)
         _check_owner(change.branch, owner_name)
-        plan_limits.check_databases(account, change.branch)
+        plan_limits.check_one_more(account, change.branch.databases.filter(deleted_at=None))
         database = Database.objects.create(branch=change.branch, name=name, owner_name=owner_name)
         change.events.append(database_created(change.project, change.branch, database))
     return database, change.operations

@@ -201,7 +201,8 @@ def _require_room(project: Project, *, hidden: bool) -> None:
     if hidden:
         plan_limits.check_removed_branches(project)
     else:
-        plan_limits.check_branches(project)
+        branches = Branch.objects.filter(project=project, deleted_at=None, hidden=False)
+        plan_limits.check_one_more(project.account, branches)
 
 
 def _snapshot_of(branch: Branch) -> Branch | None:
@@ -240,7 +241,8 @@ def make_endpoint(
     that the branch has no endpoint and is not being deleted. Raises Invalid, Unprocessable,
     QuotaExceeded.
     """
-    plan_limits.check_endpoints(project)
+    endpoints = Endpoint.objects.filter(project=project, deleted_at=None)
+    plan_limits.check_one_more(project.account, endpoints)
     endpoint = Endpoint(project=project, branch=branch, settings={"pg_settings": {}})
     assign_attributes(endpoint, with_defaults(project, requested))
     check_endpoint(endpoint, ATTRIBUTES)

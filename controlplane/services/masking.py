@@ -1,8 +1,6 @@
 """Masked branches, which Neon's API calls anonymized: their rules, their state, and the proof."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from controlplane import clock
@@ -22,27 +20,12 @@ from controlplane.models import (
     RequestKind,
 )
 from controlplane.operations.engine.scheduling import schedule, unfinished
+from controlplane.operations.masked_data import count_masked
 from controlplane.services.branches import find_branch, refuse_while_busy
 from controlplane.services.creation import awaits_masking, creation_steps
-from controlplane.services.errors import NotFound, Unprocessable
+from controlplane.services.errors import Locked, NotFound, Unprocessable
 from controlplane.services.projects import changing_project, find_project
 from controlplane.services.restoring import replace_data
-
-
-@dataclass(frozen=True)
-class MaskingStatus:
-    """The state of a masked branch, in Neon's words, and its latest run, if there was one."""
-
-    masking: Masking
-    state: str
-    message: str
-    run: Operation | None
-    masked_columns: int
-
-    @property
-    def ended_at(self) -> datetime | None:
-        ended = self.run and self.run.status not in UNFINISHED
-        return self.run.updated_at if self.run and ended else None
 
 
 def check_rules(rules: Sequence[Mapping[str, Any]]) -> None:
@@ -86,7 +69,7 @@ def replace_rules(
     return list(masking.rules)
 
 
-def anonymize(account: Account, project_id: str, branch_id: str) -> MaskingStatus:
+def anonymize(account: Account, project_id: str, branch_id: str) -> dict[str, Any]:
     """Make the branch's data from its parent's present data, masked; data that it has is replaced.
     Raises NotFound, Conflict, Locked, HostFull, Unprocessable."""
     with changing_project(account, project_id) as project:
@@ -98,11 +81,13 @@ def anonymize(account: Account, project_id: str, branch_id: str) -> MaskingStatu
             replace_data(project, branch, branch.parent, name=None)
         else:
             steps = creation_steps(branch, earlier, begins_masking=True)
+            if not steps:
+                raise Locked
             schedule(project, steps, RequestKind.CREATE_BRANCH)
         return _status(branch, masking)
 
 
-def get_status(account: Account, project_id: str, branch_id: str) -> MaskingStatus:
+def get_status(account: Account, project_id: str, branch_id: str) -> dict[str, Any]:
     """Raises NotFound."""
     return _status(*_find(find_project(account, project_id), branch_id))
 
@@ -127,21 +112,31 @@ def _find(project: Project, branch_id: str) -> tuple[Branch, Masking]:
     return branch, masking
 
 
-def _status(branch: Branch, masking: Masking) -> MaskingStatus:
+def _status(branch: Branch, masking: Masking) -> dict[str, Any]:
+    """The state of a masked branch and its latest run, as they are answered."""
     runs = Operation.objects.filter(branch=branch, action=Action.CREATE_BRANCH)
     run = runs.order_by("-created_at").first()
-    columns = [
-        column
-        for database in (masking.attestation or {}).get("databases", ())
-        for table in database["tables"]
-        for column in table["columns"]
-        if column["masked"]
-    ]
-    state, message = "anonymized", f"{len(columns)} columns are masked"
+    masked = count_masked(masking.attestation) if masking.attestation else 0
+    state, message = "anonymized", f"{masked} columns are masked"
+    ended_at = run.updated_at if run is not None and run.status not in UNFINISHED else None
     if awaits_masking(branch):
         state, message = "initialized", "It has no data until its anonymization is started."
-    elif run is not None and run.status in UNFINISHED:
+    elif run is not None and ended_at is None:
         state, message = "anonymizing", "The parent's data is copied, masked and scanned."
     elif run is not None and run.status in GIVEN_UP:
         state, message = "error", run.error or "The anonymization was cancelled."
-    return MaskingStatus(masking, state, message, run, len(columns))
+    return {
+        "project_id": branch.project_id,
+        "branch_id": branch.id,
+        "state": state,
+        "status_message": message,
+        "created_at": masking.created_at,
+        "updated_at": max(masking.updated_at, (run or masking).updated_at),
+        "failed_at": ended_at if state == "error" else None,
+        "last_run": run
+        and {
+            "started_at": run.created_at,
+            "completed_at": ended_at,
+            "masked_columns": masked,
+        },
+    }

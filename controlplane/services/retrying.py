@@ -140,7 +140,8 @@ def _suspend(given_up: GivenUp) -> list[Step]:
         # A configuration is tested on a running compute, after which an idle endpoint is suspended
         # again. An endpoint that a client has woken since stays active.
         runs = given_up.heading_for == EndpointState.ACTIVE and not endpoint.disabled
-        return [] if runs and not _is_reassignment(given_up) else [_step(given_up, endpoint)]
+        reassigns = any("from_branch_id" in row.details for row in given_up.together)
+        return [] if runs and not reassigns else [_step(given_up, endpoint)]
     given_up.refuse_if_superseded(Action.START_COMPUTE, Action.SUSPEND_COMPUTE)
     if len(given_up.together) == 1 and given_up.heading_for == EndpointState.IDLE:
         raise Conflict("the endpoint is idle already")
@@ -318,10 +319,6 @@ RETRY_STEPS: Mapping[Action, Callable[[GivenUp], list[Step]]] = {
     Action.RESTORE_FROM_STORE: _restore_from_store,
     Action.MOVE_PROJECT: _move,
 }
-
-
-def _is_reassignment(given_up: GivenUp) -> bool:
-    return any("from_branch_id" in row.details for row in given_up.together)
 
 
 def _step(given_up: GivenUp, endpoint: Endpoint) -> Step:

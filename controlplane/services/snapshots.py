@@ -119,7 +119,7 @@ def create_snapshot(
         if branch.current_state != BranchState.READY:
             raise Unprocessable("branch not ready yet")
         moment = spec.moment.of(branch)
-        plan_limits.check_snapshots(project)
+        plan_limits.check_one_more(account, Snapshot.objects.filter(project=project))
         taken = Q(slug=spec.slug) | Q(id=spec.slug)
         if spec.slug and Snapshot.objects.filter(taken, project=project).exists():
             raise Conflict(

@@ -234,7 +234,8 @@ def note(taken: Sequence[tuple[Endpoint, Sample]], now: datetime) -> None:
         before = last.get(endpoint.id)
         if before is None:
             # This is the endpoint's first sample, so nothing can be subtracted.
-            added = dict.fromkeys(COUNTERS, 0) | {"wakes": int(_has_just_woken(endpoint, now))}
+            woken = endpoint.started_at and now - endpoint.started_at < timedelta(minutes=1)
+            added = dict.fromkeys(COUNTERS, 0) | {"wakes": int(bool(woken))}
             totals = added
         else:
             added = _added(before, sample, values)
@@ -269,10 +270,6 @@ def _store(rows: Sequence[Mapping[str, Any]], newest: Sequence[LastSample]) -> N
             unique_fields=["endpoint"],
             update_fields=["sampled_at", "data", "process", "values", "totals"],
         )
-
-
-def _has_just_woken(endpoint: Endpoint, now: datetime) -> bool:
-    return endpoint.started_at is not None and now - endpoint.started_at < timedelta(minutes=1)
 
 
 def _added(last: LastSample, sample: Sample, counts: Mapping[str, int]) -> dict[str, int]:

@@ -43,7 +43,8 @@ def look_after_webhooks(host: Host) -> None:
     _forget_old()
     _forget_deleted_webhooks()
     _give_up_overdue()
-    _forget_previous_secrets()
+    ended = Webhook.objects.filter(previous_secret_until__lt=clock.now())
+    ended.update(previous_secret="", previous_secret_until=None)
     _enqueue_lost()
 
 
@@ -86,12 +87,6 @@ def _give_up_overdue() -> None:
         ended_at=now,
         error="given up: the webhook was disabled, or its receiver did not accept messages, for "
         "too long",
-    )
-
-
-def _forget_previous_secrets() -> None:
-    Webhook.objects.filter(previous_secret_until__lt=clock.now()).update(
-        previous_secret="", previous_secret_until=None
     )
 
 

@@ -1,7 +1,7 @@
 """Branches, their roles and databases, which have no ids but names, and their snapshots: the
 management API's calls, and what they return. `ManagementAPI` has those that read branches."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
@@ -16,6 +16,7 @@ from console.api.fields import (
     inner,
     is_true,
     mapping,
+    objects,
     one,
     required,
     text,
@@ -44,6 +45,8 @@ class Branch(Resource):
     protected: bool = False
     # Created with its source's schemas and none of its rows.
     schema_only: Annotated[bool, lambda data, _: text(data, "init_source") == "schema-only"] = False
+    # The id of the masked branch whose masked data it has, which may be itself; "" for none.
+    masked_as: OtherId = ""
     # When its data was last replaced by another branch's.
     last_reset_at: datetime | None = None
     # The moment of its parent whose data it was copied from.
@@ -52,7 +55,55 @@ class Branch(Resource):
     created_by: Annotated[str, lambda data, name: text(inner(data, name), "name")] = ""
 
 
+@dataclass(frozen=True)
+class Column:
+    """A column of a table that has rows of its own and can be masked."""
+
+    # The names of the parts of its place in the API.
+    NAMES = ("database_name", "schema_name", "table_name", "column_name")
+
+    place: Sequence[str]
+    type: str
+
+
 class BranchCalls(Calls):
+    def columns(self, project_id: str, branch_id: str) -> list[Column]:
+        """The columns of all tables of the branch that are not computed from others."""
+        path = ("projects", project_id, "branches", branch_id)
+        databases = objects(self.transport.get(*path, "databases"), "databases")
+        found = []
+        for database in (text(each, "name") for each in databases):
+            query = {"db_name": database, "format": "json"}
+            with may_be_missing("The server does not tell the columns of a branch."):
+                data = self.transport.get(*path, "schema", query=query, takes_long=True)
+            for table in objects(inner(mapping(data), "json"), "tables"):
+                for column in objects(table, "columns"):
+                    if not is_true(column, "generated"):
+                        names = (database, text(table, "schema"), text(table, "name"))
+                        place = [*names, text(column, "name")]
+                        found.append(Column(place, text(column, "type")))
+        return found
+
+    def create_masked(self, project_id: str, body: JSONObject) -> Branch:
+        path = ("projects", project_id, "branch_anonymized")
+        return Branch.read(one(self.transport.send("POST", *path, body=body), "branch"))
+
+    def masking_rules(self, project_id: str, branch_id: str) -> list[JSONObject]:
+        path = ("projects", project_id, "branches", branch_id, "masking_rules")
+        return objects(self.transport.get(*path), "masking_rules")
+
+    def mask_again(self, project_id: str, branch_id: str, rules: Sequence[JSONObject]) -> None:
+        """Replace the rules of a masked branch, and its data by its parent's, masked by them."""
+        path = ("projects", project_id, "branches", branch_id)
+        body = {"masking_rules": list(rules)}
+        self.transport.send("PATCH", *path, "masking_rules", body=body)
+        self.transport.send("POST", *path, "anonymize")
+
+    def attestation(self, project_id: str, branch_id: str) -> object:
+        path = ("projects", project_id, "branches", branch_id, "attestation")
+        with may_be_missing("The server has no proof that the branch is masked."):
+            return one(self.transport.get(*path), "attestation")
+
     def create(self, project_id: str, body: JSONObject) -> Branch:
         """Create a branch. The answer holds passwords, which are not kept here."""
         return self._make(Branch, "branch", "projects", project_id, "branches", body=body)

@@ -3,7 +3,7 @@ strings."""
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from ninja import Schema
 from pydantic import Field
@@ -253,3 +253,24 @@ class SnapshotAndOperations(OneSnapshot, OperationsOut):
 
 class Snapshots(Schema):
     snapshots: list[SnapshotOut]
+
+
+class AnonymizationRun(Schema):
+    started_at: Timestamp
+    completed_at: Timestamp | None = None
+    masked_columns: int
+
+
+class AnonymizedStatus(Schema):
+    project_id: str
+    branch_id: str
+    state: Literal["initialized", "anonymizing", "anonymized", "error"]
+    status_message: str
+    created_at: Timestamp
+    updated_at: Timestamp
+    failed_at: Timestamp | None = None
+    last_run: AnonymizationRun | None = None
+
+
+class Attestation(Schema):
+    attestation: dict[str, Any]

@@ -14,7 +14,7 @@ import secrets
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -33,8 +33,8 @@ from controlplane.compute.host.progress import LOOK_INTERVAL, Movement, Watch
 from controlplane.compute.host.space import require_reserve
 from controlplane.compute.host.steps import Step, step
 from controlplane.compute.host.tree import open_directory
-from controlplane.compute.masking.functions import RuleRefused
-from controlplane.compute.masking.planning import Rule, Table, plan_of
+from controlplane.compute.masking.functions import Rule, RuleRefused
+from controlplane.compute.masking.planning import Table, plan_of
 from controlplane.compute.masking.tables import mask_table, refusal
 from controlplane.compute.processes.recovery import is_to_recover
 from controlplane.compute.processes.session import Session, pinned_options, session
@@ -44,9 +44,8 @@ from controlplane.compute.workshop import serving, sockets_of
 # Seconds that one statement may take, and that its server may make no progress.
 STATEMENT_TIMEOUT, STALL_TIMEOUT = 6 * 3600.0, 50.0
 RESET_WAL_TIMEOUT = 60.0
-# What is removed in one transaction: each large object takes a lock.
-LARGE_OBJECTS_AT_ONCE = 1000
-MAX_PASSES = 20
+# In one transaction, each large object that is removed takes a lock.
+UNLINK = "SELECT lo_unlink(oid) FROM (SELECT oid FROM pg_largeobject_metadata LIMIT 1000) AS l"
 # If it does not survive a crash, it is made again. Its messages could have values.
 PRIVATE = {
     "fsync": "off",
@@ -120,7 +119,7 @@ def copy_masked(
     return {
         "copied_at": copied_at.isoformat(),
         "policy": masking.policy,
-        "rules": [asdict(rule) for rule in masking.rules],
+        "rules": list(masking.rules),
         "databases": databases,
     }
 
@@ -132,16 +131,21 @@ def _mask_cluster(sockets: Path, masking: Masking) -> list[dict[str, Any]]:
             if is_half_dropped:
                 platform.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(str(name))))
     names = [str(name) for name, _, is_half_dropped in found if not is_half_dropped]
-    closed = [str(name) for name, lets_in, is_half_dropped in found if not lets_in]
-    if others := {rule.database for rule in masking.rules} - set(names):
+    if others := {rule["database_name"] for rule in masking.rules} - set(names):
         raise RuleRefused(f'a masking rule names the database "{min(others)}", which is not there')
-    if closed := [name for name in closed if name in names]:
-        raise RuleRefused(
-            f'the database "{closed[0]}" accepts no connections, so it cannot be masked: set its '
-            "ALLOW_CONNECTIONS to true, or drop it"
-        )
-    reports = {name: _prepared(sockets, name, masking.policy) for name in names}
-    plans = {name: _plan(sockets, name, masking) for name in names}
+    for name, lets_in, is_half_dropped in found:
+        if not (lets_in or is_half_dropped):
+            raise RuleRefused(
+                f'the database "{name}" accepts no connections, so it cannot be masked: set its '
+                "ALLOW_CONNECTIONS to true, or drop it"
+            )
+    reports: dict[str, dict[str, Any]] = {}
+    plans = {}
+    for name in names:
+        with _long_session(sockets, name) as platform:
+            rules = [rule for rule in masking.rules if rule["database_name"] == name]
+            plans[name] = plan_of(platform, name, rules, masking.policy)
+            reports[name] = {"name": name, "removed": _remove(platform, name, masking.policy)}
     with step("masking", tables=sum(map(len, plans.values()))) as masked:
         for name, tables in plans.items():
             reports[name]["tables"] = _mask_database(sockets, name, tables, masking, masked)
@@ -149,41 +153,29 @@ def _mask_cluster(sockets: Path, masking: Masking) -> list[dict[str, Any]]:
         for name in names:
             with _long_session(sockets, name) as platform:
                 platform.execute("VACUUM (FULL, ANALYZE)")
-    return [{"name": name, **reports[name]} for name in names]
+    return list(reports.values())
 
 
-def _prepared(sockets: Path, name: str, policy: str) -> dict[str, Any]:
-    """Remove from the database what the copy does not need. Returns the numbers of what it was."""
+def _remove(platform: Session, name: str, policy: str) -> dict[str, int]:
+    """Remove from the database what the copy does not need. Returns how many there were of each."""
     removed = {}
-    with _long_session(sockets, name) as platform:
-        for what, statements in REMOVED.items():
-            rows = platform.execute(statements.encode()).fetchall()
-            for (statement,) in rows:
-                for one in str(statement).split("; "):
-                    platform.execute(one.encode())
-            removed[what] = len(rows)
-        ((count,),) = platform.execute("SELECT count(*) FROM pg_largeobject_metadata").fetchall()
-        if count and policy == "refuse":
-            raise RuleRefused(
-                f'the database "{name}" has {count} large objects, for which there are no masking '
-                'rules: remove them, or change the project\'s masking_policy to "null", which '
-                'leaves them out, or "keep"'
-            )
-        while count and policy == "null":
-            rows = platform.execute(
-                "SELECT lo_unlink(oid) FROM (SELECT oid FROM pg_largeobject_metadata LIMIT %s) l",
-                [LARGE_OBJECTS_AT_ONCE],
-            ).fetchall()
-            removed["large objects"] = removed.get("large objects", 0) + len(rows)
-            if not rows:
-                break
-    return {"removed": {what: number for what, number in removed.items() if number}}
-
-
-def _plan(sockets: Path, name: str, masking: Masking) -> list[Table]:
-    rules = [rule for rule in masking.rules if rule.database == name]
-    with session(sockets, name) as platform:
-        return plan_of(platform, name, rules, masking.policy)
+    for what, statements in REMOVED.items():
+        rows = platform.execute(statements.encode()).fetchall()
+        for (statement,) in rows:
+            platform.execute(str(statement).encode())
+        removed[what] = len(rows)
+    ((count,),) = platform.execute("SELECT count(*) FROM pg_largeobject_metadata").fetchall()
+    if count and policy == "refuse":
+        raise RuleRefused(
+            f'the database "{name}" has {count} large objects, for which there are no masking '
+            'rules: remove them, or change the project\'s masking_policy to "null", which leaves '
+            'them out, or "keep"'
+        )
+    if count and policy == "null":
+        removed["large objects"] = int(str(count))
+        while platform.execute(UNLINK).fetchall():
+            pass
+    return {what: number for what, number in removed.items() if number}
 
 
 def _mask_database(
@@ -204,8 +196,17 @@ def _mask_database(
 @contextmanager
 def _masker(platform: Session, sockets: Path, database: str, owner: str) -> Iterator[Session]:
     """A session of a role that may do what the owner may, and for which no trigger, no rule and no
-    foreign key is checked."""
-    role = sql.Identifier(f"perch_masker_{secrets.token_hex(8)}")
+    foreign key is checked. Raises RuleRefused for a superuser."""
+    ((is_superuser,),) = platform.execute(
+        "SELECT rolsuper FROM pg_roles WHERE rolname = %s", [owner]
+    ).fetchall()
+    if is_superuser:
+        raise RuleRefused(
+            f'the database "{database}" has tables or materialized views of the superuser '
+            f'"{owner}": drop them'
+        )
+    name = f"perch_masker_{secrets.token_hex(8)}"
+    role = sql.Identifier(name)
     for statement in ADMIT:
         platform.execute(sql.SQL(statement).format(role, sql.Identifier(owner)))
     grant = sql.SQL("GRANT CONNECT, TEMPORARY ON DATABASE {} TO {}")
@@ -213,10 +214,12 @@ def _masker(platform: Session, sockets: Path, database: str, owner: str) -> Iter
     for (schema,) in platform.execute(SCHEMAS).fetchall():
         usage = sql.SQL("GRANT USAGE ON SCHEMA {} TO {}")
         platform.execute(usage.format(sql.Identifier(str(schema)), role))
-    with _long_session(sockets, database, user=role.as_string().strip('"')) as masker:
-        yield masker
-    for statement in ("DROP OWNED BY {}", "DROP ROLE {}"):
-        platform.execute(sql.SQL(statement).format(role))
+    try:
+        with _long_session(sockets, database, user=name) as masker:
+            yield masker
+    finally:
+        for statement in ("DROP OWNED BY {}", "DROP ROLE {}"):
+            platform.execute(sql.SQL(statement).format(role))
 
 
 @contextmanager
@@ -264,22 +267,26 @@ def _watch(branches: int, server: int) -> Callable[[], None]:
 
 
 def _refresh_views(platform: Session, sockets: Path, database: str) -> None:
-    """Fill the materialized views from the masked tables. One may read another, so what fails is
-    tried again after the others. Raises RuleRefused."""
-    views = platform.execute(VIEWS).fetchall()
-    for _ in range(MAX_PASSES):
-        failed: list[tuple[object, ...]] = []
-        refused = None
-        for schema, name, owner in views:
-            with _masker(platform, sockets, database, str(owner)) as masker:
-                place = sql.Identifier(str(schema), str(name))
-                try:
-                    masker.execute(sql.SQL("REFRESH MATERIALIZED VIEW {}").format(place))
-                except psycopg.Error as error:
-                    failed.append((schema, name, owner))
-                    refused = refusal(f"{database}.{schema}.{name}", error)
-        if refused is None:
-            return
+    """Fill the materialized views from the masked tables. All are emptied first, so that none is
+    filled from what another one had: what reads an empty one fails, and is tried again. Raises
+    RuleRefused."""
+    found = platform.execute(VIEWS).fetchall()
+    views = [(sql.Identifier(str(schema), str(name)), str(owner)) for schema, name, owner in found]
+
+    def refresh(view: sql.Identifier, owner: str, how: LiteralString) -> None:
+        with _masker(platform, sockets, database, owner) as masker:
+            masker.execute(sql.SQL("REFRESH MATERIALIZED VIEW {} " + how).format(view))
+
+    for view, owner in views:
+        refresh(view, owner, "WITH NO DATA")
+    while views:
+        failed = []
+        for view, owner in views:
+            try:
+                refresh(view, owner, "WITH DATA")
+            except psycopg.Error as error:
+                failed.append((view, owner))
+                refused = refusal(f"{database}.{view.as_string()}", error)
         if len(failed) == len(views):
             raise refused
         views = failed

@@ -47,6 +47,11 @@ BUSINESSES = "Holdings Industries Labs Logistics Partners Services Systems Tradi
 LOREM = "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt."
 
 
+# A masking rule as in Neon's API: {database_name, schema_name, table_name, column_name}, and one of
+# masking_function and masking_value.
+Rule = Mapping[str, str]
+
+
 class RuleRefused(Exception):
     """A masking rule cannot be applied; the message says why, and shows no value of the data."""
 
@@ -74,13 +79,12 @@ class _Function:
     is_native: bool = False
 
 
-def mask_of(function: str | None, value: str | None, column: str, types: Mapping[str, str]) -> Mask:
-    """What a rule with this function, or with this literal value, does with the column. `types` has
-    the SQL name of the type of each of the table's columns. Raises RuleRefused."""
+def mask_of(rule: Rule, types: Mapping[str, str]) -> Mask:
+    """What the rule does with its column. `types` has the SQL name of the type of each of the
+    table's columns. Raises RuleRefused."""
+    function, column = rule.get("masking_function"), rule["column_name"]
     if function is None:
-        if value is None:
-            raise RuleRefused("the rule has neither a masking_function nor a masking_value")
-        return Mask(f"CAST({_literal(value)} AS {types[column]})")
+        return Mask(f"CAST({_literal(rule['masking_value'])} AS {types[column]})")
     refuse_unknown(function)
     call = CALL.fullmatch(function)
     assert call is not None

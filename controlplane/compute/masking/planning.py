@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.compute.masking.functions import Mask, RuleRefused, mask_of
+from controlplane.compute.masking.functions import Mask, Rule, RuleRefused, mask_of
 from controlplane.compute.processes.session import Session
 
 MAX_NAMED = 10
@@ -43,7 +43,7 @@ WITH RECURSIVE reached (root, id) AS (
     UNION SELECT above.child, inhparent FROM above JOIN pg_inherits ON inhrelid = above.parent
 )
 SELECT jsonb_build_object(
-    'schema', n.nspname, 'name', c.relname, 'owner', r.rolname, 'platform', r.rolsuper,
+    'schema', n.nspname, 'name', c.relname, 'owner', r.rolname,
     'forces', c.relforcerowsecurity, 'partitioned', c.relkind = 'p',
     'parents', (SELECT coalesce(jsonb_agg(jsonb_build_array(pn.nspname, p.relname)), '[]')
         FROM above JOIN pg_class p ON p.oid = above.parent JOIN pg_namespace pn
@@ -64,18 +64,6 @@ WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND n.nspname !~ '^pg_
         WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'))
 ORDER BY n.nspname, c.relname
 """
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A masking rule of Neon's API; one of `function` and `value` is None."""
-
-    database: str
-    schema: str
-    table: str
-    column: str
-    function: str | None = None
-    value: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +91,9 @@ def plan_of(session: Session, database: str, rules: Iterable[Rule], policy: str)
     """The database's tables, with what happens to their columns. `policy` says what happens to a
     column that may hold text and has no rule: "refuse", "null" or "keep". Partitions and children
     have the rules of their parents. Raises RuleRefused, psycopg.Error."""
-    wanted = {(rule.schema, rule.table, rule.column): rule for rule in rules}
+    wanted = {
+        (rule["schema_name"], rule["table_name"], rule["column_name"]): rule for rule in rules
+    }
     unused, unlisted, tables = set(wanted), [], []
     for (text,) in session.execute(TABLES, [PLAIN_TYPES]):
         found = json.loads(str(text))
@@ -126,8 +116,6 @@ def plan_of(session: Session, database: str, rules: Iterable[Rule], policy: str)
                 f'"{found["fires"]}" on {database}.{".".join(own)} is a trigger or rule '
                 "enabled as ALWAYS or REPLICA, so it would act on each masked row: disable it"
             )
-        if found["platform"]:
-            raise RuleRefused(f"{database}.{'.'.join(own)} belongs to the platform: drop it")
         tables.append(Table(*own, found["owner"], found["forces"], found["partitioned"], columns))
     if unused:
         missing = sorted(".".join((database, *key)) for key in unused)
@@ -154,7 +142,7 @@ def _decide(
         return Mask(None), "computed"
     if rule is not None:
         try:
-            return mask_of(rule.function, rule.value, rule.column, types), "rule"
+            return mask_of(rule, types), "rule"
         except RuleRefused as error:
             raise RuleRefused(f"{place}: {error}") from error
     if column["plain"]:

@@ -105,7 +105,12 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
             return False
         flushed_logs[branch_id] = Flushed(chain.number, flushed, at)
         if has_copied:
-            _advance(connection, segment_start(chain.copied))
+            copied = lsn_text(segment_start(chain.copied))
+            connection.execute(
+                "SELECT pg_replication_slot_advance(slot_name, %s) FROM pg_replication_slots"
+                " WHERE slot_name = %s AND restart_lsn < %s",
+                [copied, HISTORY_SLOT, copied],
+            )
     return has_copied
 
 
@@ -192,14 +197,6 @@ def _hold_slot(connection: Session) -> None:
         row = None
     if row is None:
         connection.execute("SELECT pg_create_physical_replication_slot(%s, true)", [HISTORY_SLOT])
-
-
-def _advance(connection: Session, lsn: int) -> None:
-    connection.execute(
-        "SELECT pg_replication_slot_advance(slot_name, %s) FROM pg_replication_slots"
-        " WHERE slot_name = %s AND restart_lsn < %s",
-        [lsn_text(lsn), HISTORY_SLOT, lsn_text(lsn)],
-    )
 
 
 def _copy(chain: Chain, source: int, *, until: int, at: datetime | None, share: bool) -> bool:

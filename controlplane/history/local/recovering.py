@@ -14,7 +14,7 @@ from controlplane.compute.data import branch_data
 from controlplane.compute.data.branch_data import branch_dir
 from controlplane.compute.host.accounts import Account
 from controlplane.compute.host.cloning import clone_file, clone_tree, copy_beginning
-from controlplane.compute.host.filesystem import forget_lock, lock_branches
+from controlplane.compute.host.filesystem import lock_branches
 from controlplane.compute.host.foreign_files import put_into
 from controlplane.compute.host.steps import step
 from controlplane.compute.host.tree import SEGMENT_SIZE, open_directory, start_of
@@ -23,7 +23,7 @@ from controlplane.compute.processes.recovery import is_to_recover
 from controlplane.compute.processes.session import session, values_of
 from controlplane.compute.workshop import (
     MAX_PREPARED_TRANSACTIONS,
-    end_workshop,
+    making,
     serving,
     sockets_of,
 )
@@ -68,7 +68,7 @@ def create_from_history(
     """
     if branch_dir(branch_id).exists():
         return
-    with _workshop_of(branch_id), branch_data.new_branch(branch_id) as (staging, account):
+    with making(branch_id), branch_data.new_branch(branch_id) as (staging, account):
         with _recovered(branch_id, staging, account, find, holding) as sockets:
             on_recovered(sockets)
         if is_to_recover(staging / "data"):
@@ -88,22 +88,11 @@ def serving_moment(
     with (
         # Without this lock the worker would end Postgres, as that of a branch that is gone.
         lock_branches(branch_id),
-        _workshop_of(branch_id),
+        making(branch_id),
         branch_data.scratch_branch(branch_id) as (staging, account),
         _recovered(branch_id, staging, account, find, holding) as sockets,
     ):
         yield sockets
-
-
-@contextmanager
-def _workshop_of(branch_id: str) -> Iterator[None]:
-    workshop = branch_data.staging_id(branch_id)
-    with lock_branches(workshop):
-        try:
-            end_workshop(branch_id)
-            yield
-        finally:
-            forget_lock(workshop)
 
 
 @contextmanager

@@ -40,7 +40,8 @@ class Command(ServiceCommand):
             events = events.filter(account=_account(name))
         newest = events.order_by("-at", "-id")[: max(1, options["limit"])]
         for event in reversed(newest):
-            self.stdout.write(_json_line(event) if options["json"] else _text_line(event))
+            whole = {"account": event.account and event.account.name, **as_json(event)}
+            self.stdout.write(json.dumps(whole) if options["json"] else _text_line(event))
 
 
 def _account(name: str) -> Account | None:
@@ -51,10 +52,6 @@ def _account(name: str) -> Account | None:
     if account is None:
         raise CommandError(f'there is no account "{name}"')
     return account
-
-
-def _json_line(event: Event) -> str:
-    return json.dumps({"account": event.account and event.account.name, **as_json(event)})
 
 
 def _text_line(event: Event) -> str:

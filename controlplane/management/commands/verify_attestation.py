@@ -8,7 +8,12 @@ from django.core.management.base import CommandError, CommandParser
 
 from controlplane.deployment.service_command import ServiceCommand
 from controlplane.models import Project
-from controlplane.operations.masked_data import AttestationInvalid, public_key, verify
+from controlplane.operations.masked_data import (
+    AttestationInvalid,
+    count_masked,
+    public_key,
+    verify,
+)
 
 
 class Command(ServiceCommand):
@@ -41,10 +46,8 @@ class Command(ServiceCommand):
                 raise CommandError(f"the project {project_id} is not known here: add --public-key")
             key = public_key(project)
         verify(attestation, key)
-        tables = [table for one in attestation["databases"] for table in one["tables"]]
-        masked = [column for table in tables for column in table["columns"] if column["masked"]]
         self.stdout.write(
             f"valid: the branch {attestation['branch_id']} has the data of "
-            f"{attestation['source_id']} as copied at {attestation['copied_at']}; {len(masked)} "
-            f"columns of {len(tables)} tables are masked; policy: {attestation['policy']}"
+            f"{attestation['source_id']} as copied at {attestation['copied_at']}; "
+            f"{count_masked(attestation)} columns are masked; policy: {attestation['policy']}"
         )

@@ -148,7 +148,9 @@ def _make_from_present(operation: Operation, branch: Branch, source: Branch) -> 
     # The data contains the source's roles and databases as last applied there. If an earlier
     # creation of this branch failed or was cancelled, both branches may have counted changes since,
     # so their revisions cannot be compared: apply everything anew.
-    revision = 0 if _was_given_up(branch) else source.applied_catalog_revision
+    made = Operation.objects.filter(branch=branch, action=Action.CREATE_BRANCH)
+    is_anew = made.filter(status__in=GIVEN_UP).exists()
+    revision = 0 if is_anew else source.applied_catalog_revision
     Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision, logical_size=size)
 
 
@@ -306,12 +308,6 @@ def delete_timeline(attempt: Attempt) -> None:
 def delete_tenant(attempt: Attempt) -> None:
     for branch in Branch.objects.filter(project_id=attempt.operation.project_id):
         compute.remove(branch.id)
-
-
-def _was_given_up(branch: Branch) -> bool:
-    return Operation.objects.filter(
-        branch=branch, action=Action.CREATE_BRANCH, status__in=GIVEN_UP
-    ).exists()
 
 
 def _is_wanted(attempt: Attempt, endpoint: Endpoint) -> bool:

@@ -138,7 +138,8 @@ def _work(operation: Operation, attempt: UnderWay) -> bool:
     rule = rule_of(operation)
     try:
         with patience(rule.bound, cancelled=attempt.cancelled) as attempt.patience:
-            rule.run(_attempt_at(operation))
+            details = details_of(operation.action, operation.details)
+            rule.run(Attempt(operation, details, is_awaited=partial(_is_awaited, operation)))
     except Cancelled:
         return False
     return _finish(operation)
@@ -147,14 +148,6 @@ def _work(operation: Operation, attempt: UnderWay) -> bool:
 def _log_fields(operation: Operation) -> dict[str, str | None]:
     """Return the fields of a log line about the operation, besides its id and its request's."""
     return {"action": operation.action, "endpoint": operation.endpoint_id}
-
-
-def _attempt_at(operation: Operation) -> Attempt:
-    return Attempt(
-        operation,
-        details_of(operation.action, operation.details),
-        is_awaited=partial(_is_awaited, operation),
-    )
 
 
 def _is_awaited(operation: Operation) -> bool:

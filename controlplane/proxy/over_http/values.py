@@ -94,17 +94,13 @@ def in_pieces(texts: Iterable[str], encode: Encoder) -> Iterator[str]:
 string: Encoder = encode_basestring
 
 
-def _bool(text: str) -> str:
-    return "true" if text == "t" else "false"
-
-
 def _float(text: str) -> str:
     # JSON has neither infinity nor NaN.
     return text if math.isfinite(float(text)) else string(text)
 
 
 _SCALARS: dict[int, Encoder] = {
-    _BOOL: _bool,
+    _BOOL: lambda text: "true" if text == "t" else "false",
     _INT2: str,
     _INT4: str,
     _FLOAT4: _float,

@@ -134,15 +134,15 @@ def _decoded(content: dict[str, Any]) -> PassedOn:
         domains=[str(domain) for domain in content["domains"]],
         websocket_host=_text(host),
         password=None if password is None else base64.b64decode(password, validate=True),
-        admitted=_admitted(admitted) if admitted else None,
+        admitted=Admitted(
+            str(admitted["endpoint_id"]), bool(admitted["pooled"]), str(admitted["verifier"])
+        )
+        if admitted
+        else None,
         request_id=str(content["request"]),
         # An earlier release does not send it.
         receiver=str(content.get("receiver", "")),
     )
-
-
-def _admitted(content: dict[str, Any]) -> Admitted:
-    return Admitted(str(content["endpoint_id"]), bool(content["pooled"]), str(content["verifier"]))
 
 
 def _text(value: object) -> str | None:

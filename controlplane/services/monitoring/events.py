@@ -83,7 +83,8 @@ def types_named(text: str) -> frozenset[str]:
     found: set[str] = set()
     for name in _parts(text):
         prefix = name.removesuffix("*")
-        named = [one for one in TYPES if one == name or (prefix != name and _is_of(one, prefix))]
+        is_group = prefix != name and prefix.endswith(".")
+        named = [one for one in TYPES if one == name or (is_group and one.startswith(prefix))]
         if not named:
             raise Invalid(
                 f'type: unknown type "{name}"; use one of: {", ".join(TYPES)}', fields=["type"]
@@ -119,10 +120,6 @@ def operation_named(text: str) -> uuid.UUID | None:
         raise Invalid(
             f'operation_id: "{text}" is not the id of an operation', fields=["operation_id"]
         ) from None
-
-
-def _is_of(kind: str, prefix: str) -> bool:
-    return prefix.endswith(".") and kind.startswith(prefix)
 
 
 def _parts(text: str) -> Sequence[str]:

@@ -5,6 +5,7 @@ Each check of a plan runs under a lock that keeps its count correct until the tr
 the plan has no limit, nothing is counted, and nothing is locked beyond what the caller has locked.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.db.models import QuerySet
@@ -36,18 +37,25 @@ from controlplane.services.errors import (
 
 # API keys of an account that are not revoked, on every plan. Lists contain all of them.
 MAX_API_KEYS = 1_000
+# What a plan limits: its words, and the name of the limit.
+LIMITED: Mapping[type[Any], tuple[str, str]] = {
+    Project: ("user projects", "projects"),
+    Webhook: ("webhooks", "webhooks"),
+    Branch: ("project branches", "branches_of_project"),
+    Snapshot: ("project snapshots", "snapshots_of_project"),
+    Endpoint: ("project endpoints", "endpoints_of_project"),
+    Role: ("branch roles", "roles_of_branch"),
+    Database: ("branch databases", "databases_of_branch"),
+}
 
 
 def check_projects(account: Account) -> None:
     """Check that the account may have one more project. Locks the account until the transaction
     ends, so that of two concurrent creations one counts the other. Raises Unprocessable,
     TooManyAtOnce."""
-    limit = account.limits.projects
-    if limit is None:
-        return
-    _lock(account)
-    rows = Project.objects.filter(account=account, deleted_at=None)
-    _refuse_past(account, "user projects", limit, rows)
+    if account.limits.projects is not None:
+        _lock(account)
+        check_one_more(account, Project.objects.filter(account=account, deleted_at=None))
 
 
 def check_deleted_projects(account: Account) -> None:
@@ -90,8 +98,7 @@ def check_webhooks(account: Account) -> None:
     account until the transaction ends, as `check_projects` does. Raises Unprocessable,
     TooManyAtOnce."""
     _lock(account)
-    rows = Webhook.objects.filter(account=account)
-    _refuse_past(account, "webhooks", account.limits.webhooks, rows)
+    check_one_more(account, Webhook.objects.filter(account=account))
 
 
 def check_api_keys(account: Account) -> None:
@@ -118,42 +125,6 @@ def _lock(account: Account) -> None:
         Account.objects.select_for_update(no_key=True).get(id=account.id)
 
 
-def check_branches(project: Project) -> None:
-    """Check that the project may have one more branch. The caller holds the project's lock. Raises
-    Unprocessable."""
-    account, rows = project.account, Branch.objects.filter(project=project, deleted_at=None)
-    limit = account.limits.branches_of_project
-    _refuse_past(account, "project branches", limit, rows.filter(hidden=False))
-
-
-def check_snapshots(project: Project) -> None:
-    """Check that the project may have one more snapshot. The caller holds the project's lock.
-    Raises Unprocessable."""
-    account, rows = project.account, Snapshot.objects.filter(project=project)
-    _refuse_past(account, "project snapshots", account.limits.snapshots_of_project, rows)
-
-
-def check_endpoints(project: Project) -> None:
-    """Check that the project may have one more endpoint. The caller holds the project's lock.
-    Raises Unprocessable."""
-    account, rows = project.account, Endpoint.objects.filter(project=project, deleted_at=None)
-    _refuse_past(account, "project endpoints", account.limits.endpoints_of_project, rows)
-
-
-def check_roles(account: Account, branch: Branch) -> None:
-    """Check that the branch may have one more role. The caller holds the project's lock. Raises
-    Unprocessable."""
-    rows = Role.objects.filter(branch=branch, deleted_at=None)
-    _refuse_past(account, "branch roles", account.limits.roles_of_branch, rows)
-
-
-def check_databases(account: Account, branch: Branch) -> None:
-    """Check that the branch may have one more database. The caller holds the project's lock. Raises
-    Unprocessable."""
-    rows = Database.objects.filter(branch=branch, deleted_at=None)
-    _refuse_past(account, "branch databases", account.limits.databases_of_branch, rows)
-
-
 def check_history(account: Account, seconds: int) -> None:
     """Check that the plan allows this `history_retention_seconds`. Raises Unprocessable."""
     limit = account.limits.history_seconds
@@ -165,8 +136,12 @@ def check_history(account: Account, seconds: int) -> None:
         )
 
 
-def _refuse_past(account: Account, things: str, limit: int | None, rows: QuerySet[Any]) -> None:
-    """The code of the error is named by the last of `things`, such as BRANCHES_LIMIT_EXCEEDED."""
+def check_one_more(account: Account, rows: QuerySet[Any]) -> None:
+    """Check that the plan allows one more row of the kind of `rows`, which are all of its account,
+    project or branch. The caller holds a lock that keeps their count. Raises Unprocessable, whose
+    code is named by the things, such as BRANCHES_LIMIT_EXCEEDED."""
+    things, name = LIMITED[rows.model]
+    limit = getattr(account.limits, name)
     if limit is not None and (have := rows.count()) >= limit:
         raise Unprocessable(
             f'{things} limit of {limit} exceeded, got {have}; plan:"{account.plan}". '

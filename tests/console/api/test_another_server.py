@@ -19,7 +19,7 @@ ID = "quiet-heron-12345678"
 # Resources that this API lacks or does not have under that name. The console says so.
 NOT_THERE = (
     *("account_activity", "project_activity", "query", "table", "status", "host", "webhook", "run"),
-    "branch_history",
+    *("branch_history", "branch_mask", "branch_attestation"),
     # Only later versions of the API have these.
     *("endpoint_connect", "endpoint_pg_settings", "endpoint_sessions", "snapshot"),
     # These are named by a parameter that is not given here.

@@ -1,6 +1,8 @@
 """A masked branch has its parent's rows without the values that its rules mask."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from controlplane.operations.masked_data import AttestationInvalid, verify
 from tests.support.project import Project
+from tests.support.stack import ROOT
 
 # No file of a masked branch may have this text.
 SECRET = "the-real-person"
@@ -37,6 +40,11 @@ INSERT INTO orders SELECT n, '{SECRET}-' || n || '@corp.com' FROM generate_serie
 INSERT INTO visit SELECT '2026-02-03', '{SECRET}-' || n || '@corp.com', '9.9.9.9'
     FROM generate_series(100, 299) n;
 CREATE MATERIALIZED VIEW mails AS SELECT email FROM orders;
+CREATE VIEW seen AS SELECT ''::text AS email;
+CREATE MATERIALIZED VIEW early AS SELECT email FROM seen;
+CREATE MATERIALIZED VIEW late AS SELECT email FROM orders;
+CREATE OR REPLACE VIEW seen AS SELECT email FROM late;
+REFRESH MATERIALIZED VIEW early;
 CREATE MATERIALIZED VIEW counted AS SELECT count(*) FROM mails;
 ALTER TABLE orders ADD COLUMN dropped text DEFAULT '{SECRET}';
 ALTER TABLE orders DROP COLUMN dropped;
@@ -115,7 +123,7 @@ def test_a_masked_branch_has_no_value_that_its_rules_mask(project: Project, tmp_
     # Values meet across tables, in what is computed of them, and in views.
     assert sql("""
         SELECT count(*) FROM "Shop".person p JOIN orders USING (email) JOIN mails USING (email)
-        WHERE shown = upper(email)""") == [(200,)]
+        JOIN early USING (email) WHERE shown = upper(email)""") == [(200,)]
     assert sql("SELECT count(*) FROM audit") == [(0,)]
     assert sql(
         "SELECT count(DISTINCT who), max(length(who)), max(address::text) ~ '^2001:db8:' FROM visit"
@@ -194,6 +202,7 @@ def test_rules_may_be_set_before_there_is_data(project: Project) -> None:
     changed = project.client.patch(path + "/masking_rules", {"masking_rules": rules})
     assert changed == project.client.get(path + "/masking_rules") == {"masking_rules": rules}
     assert project.client.post(path + "/anonymize", {})["state"] == "anonymizing"
+    assert project.client.call("POST", path + "/anonymize", json={}).status_code == 423
     project.done(operations_of(project, branch_id))
     project.done(project.client.post(project.endpoint_path(endpoint, "/start")))
     notes = "SELECT count(*), min(note), max(note), max(name) ~ '^[A-Z][a-z]+$' FROM person"
@@ -324,3 +333,25 @@ def test_what_looks_like_personal_data_is_not_kept_without_a_rule(project: Proje
     assert failed["error"].startswith(
         "9 of 9 values of neondb.public.t.number look like numbers of payment cards"
     )
+
+
+def test_the_proof_is_checked_by_a_command(project: Project, tmp_path: Path) -> None:
+    made = project.done(new_masked(project, []))
+    path = project.branch_path(made["branch"]["id"], "/attestation")
+    proof = project.client.get(path)["attestation"]
+    files = {"true": proof, "changed": {**proof, "rules": [{}]}, "none": {}}
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+
+    def check(name: str, *options: str) -> str:
+        command = [sys.executable, str(ROOT / "manage.py"), "verify_attestation", *options]
+        place = ("--state-dir", str(project.stack.state_dir), str(tmp_path / name))
+        done = subprocess.run([*command, *place], capture_output=True, text=True, timeout=60)
+        return done.stdout + done.stderr
+
+    assert check("true").startswith(f"valid: the branch {proof['branch_id']} has the data of")
+    assert check("true", "--public-key", proof["public_key"]).startswith("valid: ")
+    assert "it was changed, or signed with another key" in check("changed")
+    other = "A" * 43 + "="
+    assert "it was changed, or signed with another key" in check("true", "--public-key", other)
+    assert "has no attestation" in check("none")
