@@ -43,10 +43,11 @@ RUNNING_TIMEOUT = timedelta(seconds=30)
 
 @dataclass
 class _Last:
-    """The last copy: its name, when it was made, how long the database took, and its newest
-    change."""
+    """The last copy: its name, of when its rows are, when it was made, how long the database took,
+    and its newest change."""
 
     name: str = ""
+    rows_at: datetime | None = None
     at: float = float("-inf")
     took: float = 0.0
     change: int = -1
@@ -101,7 +102,7 @@ def _copy_rows(copies: Copies) -> float:
         with open_directory(place) as directory:
             copies.store.put(name, tree_stream(directory))
     _delete_others(copies, name)
-    _last.name = name
+    _last.name, _last.rows_at = name, manifest.rows_at
     return took
 
 
@@ -153,7 +154,9 @@ def store_sign(
     looks = {
         one: flushed for one, flushed in flushed_logs.items() if now - flushed.at < RUNNING_TIMEOUT
     }
-    if not looks and not behind and not working and last and not last.running:
+    # A restore believes no sign that is older than the rows.
+    is_older = last and _last.rows_at and last.at < _last.rows_at
+    if not (looks or behind or working or is_older) and last and not last.running:
         return last
     # Of a compute that could not be looked at for long, it is not known what it has committed.
     running: dict[str, datetime | None] = dict.fromkeys(working)

@@ -104,7 +104,8 @@ class Command(ServiceCommand):
 
     def _list_losses(self, restored: Restored) -> None:
         sign = restored.sign
-        last = max([sign.at if sign else restored.rows_at, *restored.branches.values()])
+        # The rows may be newer than the sign: whoever can write to the store can put back a sign.
+        last = max(restored.rows_at, *([sign.at] if sign else []), *restored.branches.values())
         self._say(f"The lost host last wrote to the store at {last:{TIME}} UTC.")
         for branch_id, at in restored.branches.items():
             if shortfall := restored.shortfalls.get(branch_id):

@@ -274,6 +274,16 @@ def test_everything_is_there_only_if_nothing_is_newer_than_the_sign(seconds: int
     assert lost in said
 
 
+def test_rows_that_are_newer_than_the_sign_show_that_the_host_lived_on() -> None:
+    """An earlier sign was put back, with earlier objects of the branch."""
+    now, out = clock.now(), io.StringIO()
+    sign, branches = Sign(now - timedelta(seconds=40)), {"br-good": now - timedelta(seconds=50)}
+    RestoreCommand(stdout=out)._list_losses(Restored(now, sign, branches))
+    assert f"last wrote to the store at {now:%Y-%m-%d %H:%M:%S.%f} UTC" in out.getvalue()
+    assert "has everything: " not in out.getvalue()
+    assert "up to 40.0 s are lost" in out.getvalue()
+
+
 def test_a_store_that_lists_without_an_end_fails(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
