@@ -175,10 +175,12 @@ def _begin(headers: Headers) -> bytes:
         if level is None:
             raise RequestRefused("invalid isolation level")
         words.append(f"ISOLATION LEVEL {level}")
-    if _is_on(headers, READ_ONLY):
-        words.append("READ ONLY")
-    if _is_on(headers, DEFERRABLE):
-        words.append("DEFERRABLE")
+    for name, mode in ((READ_ONLY, "READ ONLY"), (DEFERRABLE, "DEFERRABLE")):
+        # A client that asks for a read-only batch in other words must not get one that writes.
+        if headers.get(name, "false").lower() not in ("true", "false"):
+            raise RequestRefused(f"invalid value of {name}: use true or false")
+        if _is_on(headers, name):
+            words.append(mode)
     return " ".join(words).encode()
 
 
@@ -252,7 +254,7 @@ def _unfit(character: int) -> RequestRefused:
 
 
 def _is_on(headers: Headers, name: str) -> bool:
-    return headers.get(name) == "true"
+    return headers.get(name, "").lower() == "true"
 
 
 def without_neons_options(query: str) -> str:

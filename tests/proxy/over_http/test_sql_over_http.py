@@ -211,6 +211,22 @@ def test_the_transaction_mode_of_a_batch(sql: SqlClient) -> None:
     assert (refused.status_code, refused.json()["message"]) == (400, "invalid isolation level")
 
 
+@pytest.mark.parametrize("name", ["read_only", "deferrable"])
+def test_a_mode_of_a_batch_is_true_or_false(sql: SqlClient, name: str) -> None:
+    """Otherwise a batch that is meant to be read-only would write."""
+    asked = {"queries": [{"query": f"SHOW transaction_{name}"}]}
+    for value, shown in (("true", "on"), ("TRUE", "on"), ("False", "off")):
+        answer = sql.post(asked, **{f"batch_{name}": value})
+        assert answer.json()["results"][0]["rows"] == [[shown]], value
+    for value in ("1", "on", "yes", "true, true", ""):
+        refused = sql.post(asked, **{f"batch_{name}": value})
+        header = f"neon-batch-{name.replace('_', '-')}"
+        assert (refused.status_code, refused.json()["message"]) == (
+            400,
+            f"invalid value of {header}: use true or false",
+        )
+
+
 def test_an_error_has_all_its_fields(sql: SqlClient, postgres: BarePostgres) -> None:
     postgres.execute("CREATE TABLE people (name text CONSTRAINT nobody CHECK (name <> ''))")
     postgres.execute("GRANT ALL ON people TO alice")
