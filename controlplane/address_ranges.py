@@ -23,6 +23,7 @@ _HINT = (
 )
 # Characters of a range: two IPv6 addresses have up to 90, and may have spaces around them.
 MAX_RANGE_LENGTH = 200
+_MAPPED = IPv6Network("::ffff:0:0/96")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,20 @@ class AddressRange:
 
 
 def parse_range(text: str) -> AddressRange:
-    """Raises ValueError with a message for the user who wrote `text`."""
+    """Mapped addresses become IPv4. Raises ValueError with a message for whoever wrote `text`."""
     if len(text) > MAX_RANGE_LENGTH:
         raise ValueError(f"a text of {len(text):,} characters is not a range of addresses: {_HINT}")
     first, dash, last = (part.strip() for part in text.partition("-"))
     try:
+        if "%" in text:
+            raise ValueError("a zone")
         if dash:
-            found = AddressRange(ipaddress.ip_address(first), ipaddress.ip_address(last))
+            found = AddressRange(parse_address(first), parse_address(last))
         else:
             # Ignore bits beyond the prefix, as firewalls do.
             network = ipaddress.ip_network(first, strict=False)
+            if network.version == 6 and network.subnet_of(_MAPPED):
+                network = IPv4Network((network[0].packed[-4:], network.prefixlen - 96))
             found = AddressRange(network[0], network[-1])
     except ValueError:
         raise ValueError(f'"{text}" is not a range of addresses: {_HINT}') from None

@@ -68,6 +68,35 @@ def test_an_address_outside_the_ranges_is_refused(ips: list[str], address: str) 
     assert not rules_of(*ips).allows(address)
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "::ffff:192.0.2.7",
+        "::ffff:c000:207",
+        "::ffff:192.0.2.0/120",
+        "::ffff:0:0/96",
+        "::ffff:192.0.2.1 - 192.0.2.9",
+        "::ffff:192.0.2.1-::ffff:192.0.2.9",
+    ],
+)
+def test_a_range_of_mapped_addresses_is_one_of_ipv4(written: str) -> None:
+    assert rules_of(written).allows("192.0.2.7")
+    assert rules_of(written).allows("::ffff:192.0.2.7")
+    assert not rules_of(written).allows("2001:db8::7")
+
+
+def test_a_range_beyond_the_mapped_addresses_is_one_of_ipv6() -> None:
+    found = parse_range("::/64")
+    assert (str(found.first), str(found.last)) == ("::", "::ffff:ffff:ffff:ffff")
+
+
+@pytest.mark.parametrize("text", ["::1%lo", "fe80::1%1/64", "::1%a-::2%a", "::1-::2%a"])
+def test_a_zone_is_no_part_of_a_range(text: str) -> None:
+    """A client's address is compared without a zone."""
+    with pytest.raises(ValueError, match="is not a range of addresses: use an address"):
+        parse_range(text)
+
+
 addresses = st.ip_addresses()
 ranges = st.one_of(
     addresses.map(str),
