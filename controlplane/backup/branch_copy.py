@@ -3,8 +3,9 @@
 Operations do not wait for the copy, except for its last attempt. A running compute is copied as a
 base backup while it serves its clients; an idle branch as it lies there. If a
 compute starts or ends during the copy, or other data replaces the branch's, the copy starts again
-from the branch as it then is. The last of `MAX_ATTEMPTS` holds the branch's lock until it has
-ended, so that an owner who keeps starting and suspending an endpoint cannot hold up the backup.
+from the branch as it then is, after those of all other branches. The last of `MAX_ATTEMPTS` holds
+the branch's lock until it has ended, so that an owner who keeps starting and suspending an endpoint
+cannot hold up the backup.
 
 `idle_data` reads the data of a branch on which no process works, also for the copies in the
 history's store, without keeping any operation from it.
@@ -63,27 +64,28 @@ class DataInUse(Exception):
     """Another state of the branch's data began while it was read."""
 
 
-def copy_branch(branch_id: str, target: Path) -> BranchCopy:
-    """Copy the branch's data to the new directory `target`.
+def copy_branch(branch_id: str, target: Path, attempt: int) -> BranchCopy | None:
+    """Copy the branch's data to the new directory `target`. `attempt` counts from 1 to
+    MAX_ATTEMPTS; None asks for the next one.
 
     Raises NoSuchBranchData, CopyFailed; OSError if the target cannot be written.
     """
-    for attempt in range(1, MAX_ATTEMPTS + 1):
-        try:
-            return _attempt(branch_id, target, gives_way=attempt < MAX_ATTEMPTS)
-        except NoSuchBranchData:
+    if attempt > 1:
+        sleep(0.1 * 2 ** (attempt - 1))
+    try:
+        return _attempt(branch_id, target, gives_way=attempt < MAX_ATTEMPTS)
+    except NoSuchBranchData:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in TARGET_ERRNOS:
             raise
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno in TARGET_ERRNOS:
-                raise
-            # The error concerns only this branch, whose compute is untrusted.
-            log.warning("copy failed", extra={"branch": branch_id, "error": str(error)})
-            remove_tree(target)
-            # Another attempt would find the same files, and perhaps copy for long before.
-            if attempt == MAX_ATTEMPTS or isinstance(error, TreeUntrusted):
-                raise CopyFailed(str(error) or type(error).__name__) from error
-            sleep(0.1 * 2**attempt)
-    raise AssertionError("the last attempt returns or raises")
+        # The error concerns only this branch, whose compute is untrusted.
+        log.warning("copy failed", extra={"branch": branch_id, "error": str(error)})
+        remove_tree(target)
+        # Another attempt would find the same files, and perhaps copy for long before.
+        if attempt == MAX_ATTEMPTS or isinstance(error, TreeUntrusted):
+            raise CopyFailed(str(error) or type(error).__name__) from error
+    return None
 
 
 def _attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:

@@ -3,6 +3,7 @@ row when that was, and how old the newest verified backup is: /healthz reports t
 
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -100,12 +101,18 @@ def _copy_branches(
         new = [ready for ready in ready_branches() if ready not in {*copies, *failed}]
         if not new:
             break
-        for branch_id in new:
+        # A compute that delays its copy delays no others: its next attempt comes after them.
+        waiting = deque((branch_id, 1) for branch_id in new)
+        while waiting:
+            branch_id, attempt = waiting.popleft()
             began = time.monotonic()
             try:
-                copy = copy_branch(branch_id, branch_copy(staging, branch_id))
+                copy = copy_branch(branch_id, branch_copy(staging, branch_id), attempt)
             except (NoSuchBranchData, CopyFailed) as error:
                 failed[branch_id] = str(error)
+                continue
+            if copy is None:
+                waiting.append((branch_id, attempt + 1))
                 continue
             copies[branch_id] = copy
             say(

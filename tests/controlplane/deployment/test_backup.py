@@ -250,7 +250,10 @@ class TestACopyOfAnIdleBranch:
 
         monkeypatch.setattr(branch_copy, "sleep", lambda seconds: None)
         monkeypatch.setattr(branch_copy, "clone_tree", clone)
-        return copy_branch(branch.id, branch_dir(branch.id).parent.parent / "copy"), attempts
+        target, copy = branch_dir(branch.id).parent.parent / "copy", None
+        while copy is None:
+            copy = copy_branch(branch.id, target, attempts + 1)
+        return copy, attempts
 
     def test_the_copy_begins_anew_after_a_compute_started_and_stopped(
         self, branch: Branch, monkeypatch: pytest.MonkeyPatch

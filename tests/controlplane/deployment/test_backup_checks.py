@@ -1,6 +1,7 @@
 """What is checked of a backup: its manifest before it is restored, and with `backup --verify` the
 rows and a sample of branches, which are restored and started."""
 
+import errno
 import hashlib
 import json
 import os
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from controlplane.backup import manifest, taking
+from controlplane.backup import branch_copy, manifest, taking
 from controlplane.backup.manifest import (
     MANIFEST,
     SUMS,
@@ -304,3 +305,41 @@ def test_a_branch_with_files_that_postgres_never_makes_does_not_stop_the_others(
     assert [path.name for path in (staging / "branches").rglob("*")] == [
         *(other, "global", "pg_control"),
     ]
+
+
+@pytest.mark.django_db
+def test_a_compute_that_delays_its_copy_delays_no_other(
+    account: Account, host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may hold a lock on the catalogs, so that each attempt waits for a minute."""
+    slow, busy, other = (make_project(account, host).branches.get().id for _ in range(3))
+    tried: list[tuple[str, bool]] = []
+
+    def attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:
+        tried.append((branch_id, gives_way))
+        if branch_id == slow or (branch_id == busy and len(tried) == 2):
+            raise TimeoutError("the catalogs are locked")
+        return BranchCopy(timezone.now(), was_running=True, size=7, databases={}, roles=[])
+
+    monkeypatch.setattr(branch_copy, "_attempt", attempt)
+    monkeypatch.setattr(branch_copy, "sleep", lambda seconds: None)
+    copies: dict[str, BranchCopy] = {}
+    failed: dict[str, str] = {}
+    taking._copy_branches(tmp_path, copies, failed, print)
+    first = [(slow, True), (busy, True), (other, True)]
+    assert tried == [*first, (slow, True), (busy, True), *[(slow, True)] * 2, (slow, False)]
+    assert [*copies, failed] == [other, busy, {slow: "the catalogs are locked"}]
+
+
+@pytest.mark.django_db
+def test_a_full_target_ends_the_backup(
+    account: Account, host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_project(account, host)
+
+    def attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(branch_copy, "_attempt", attempt)
+    with pytest.raises(OSError, match="no space left"):
+        taking._copy_branches(tmp_path, {}, {}, print)
