@@ -45,6 +45,8 @@ class Fetched:
     shortfall: str = ""
     # Why it is not from the newest base copy; "" if it is.
     damage: str = ""
+    # Why log is missing at its end; None if none is.
+    gap: Damaged | WrongKey | None = None
 
 
 class NothingStored(Exception):
@@ -52,14 +54,20 @@ class NothingStored(Exception):
 
 
 @contextmanager
-def fetched_branch(store: Store, folder: str, place: Path, number: int = 0) -> Iterator[Fetched]:
+def fetched_branch(
+    store: Store, folder: str, place: Path, number: int = 0, *, to_gap: bool = False
+) -> Iterator[Fetched]:
     """Bring the newest state of the branch with this folder in the store into the directory
     `place`. It is removed first, as a killed process may have left it, and at the end. `number` is
-    that of the branch's list in the host's last sign: an earlier list is a shortfall. Raises
+    that of the branch's list in the host's last sign: an earlier list is a shortfall. If log
+    is missing, it is the state before that with `to_gap`, and otherwise an error. Raises
     NothingStored, StoreFails, Damaged, WrongKey, OSError."""
     remove_tree(place)
     try:
-        yield _fetch(store, folder, read_list(store, folder) or BranchList(""), place, number)
+        found = _fetch(store, folder, read_list(store, folder) or BranchList(""), place, number)
+        if found.gap and not to_gap:
+            raise found.gap
+        yield found
     finally:
         remove_tree(place)
 
@@ -100,19 +108,21 @@ def _fetch_newest(store: Store, folder: str, stored: StoredChain, place: Path) -
     errors: list[Damaged | WrongKey] = []
     for base in reversed(stored.usable_bases):
         try:
-            moment = _fetch_chain(store, folder, stored, base, place)
+            moment, gap = _fetch_chain(store, folder, stored, base, place)
         except (Damaged, WrongKey) as error:
             remove_tree(place)
             errors.append(error)
             continue
         damage = f"its newest base copy cannot be used: {errors[0]}" if errors else ""
-        return Fetched(stored.copied_at, moment=moment, damage=damage)
+        # The log does not say when the commits before a gap were made.
+        at = base.base.at if gap else stored.copied_at
+        return Fetched(at, moment=moment, damage=damage, gap=gap)
     raise errors[0]
 
 
 def _fetch_chain(
     store: Store, folder: str, stored: StoredChain, from_base: StoredBase, place: Path
-) -> Moment:
+) -> tuple[Moment, Damaged | WrongKey | None]:
     # The base's data is beside it on disk, even if it was the template of another host.
     base = replace(from_base.base, template="")
     assert stored.copied_at is not None
@@ -128,8 +138,8 @@ def _fetch_chain(
     (chain.place_of(base) / "base.json").write_text(json.dumps(base.as_json()))
     if stored.timeline_file:
         (chain.log / f"{stored.timeline:08X}.history").write_text(stored.timeline_file)
-    _fetch_log(store, f"{folder}/{stored.id}/log", chain, base)
-    return Moment(chain, base, stored.end, None, None)
+    gap = _fetch_log(store, f"{folder}/{stored.id}/log", chain, base)
+    return Moment(chain, base, chain.copied, None, None), gap
 
 
 def _progressing(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -139,13 +149,14 @@ def _progressing(parts: Iterable[bytes]) -> Iterator[bytes]:
         yield part
 
 
-def _fetch_log(store: Store, folder: str, chain: Chain, base: Base) -> None:
+def _fetch_log(store: Store, folder: str, chain: Chain, base: Base) -> Damaged | WrongKey | None:
     """Write the segments from the base to the chain's end. Pieces that cannot be read, which others
-    may have added without the key, are left out. Raises Damaged, WrongKey if log is missing."""
+    may have added without the key, are left out. If log is missing, the chain ends there: returns
+    why, or raises it if not even the base is complete with the log before."""
     first = segment_start(base.redo)
     pieces = set(pieces_in(store.names(folder)))
 
-    def write(piece: Piece) -> Exception | None:
+    def write(piece: Piece) -> Damaged | WrongKey | None:
         try:
             content = b"".join(store.get(piece.name))
         except (Damaged, WrongKey) as error:
@@ -164,22 +175,25 @@ def _fetch_log(store: Store, folder: str, chain: Chain, base: Base) -> None:
             file.truncate(size + -size % PAGE)
     with ThreadPoolExecutor(MAX_CONCURRENT_PIECES) as threads:
         written: set[Piece] = set()
-        why: Exception | None = None
-        while new := set(_continuous(pieces, first, chain.copied, why)) - written:
+        why: Damaged | WrongKey | None = None
+        while new := set(chosen := _continuous(pieces, first, chain.copied)) - written:
             for piece, error in zip(new, threads.map(write, new), strict=True):
                 report_progress()
                 (pieces.remove if error else written.add)(piece)
                 why = why or error
+    reached = chosen[-1].end if chosen else first
+    why = why or Damaged(f"the log from {reached:X} on is missing in the store")
+    if reached < base.end:
+        raise why
+    gap, chain.copied = (why if reached < chain.copied else None), min(reached, chain.copied)
     for name in chain.segments():
         write_sum(chain.log / name)
+    return gap
 
 
-def _continuous(
-    pieces: Iterable[Piece], start: int, end: int, why: Exception | None = None
-) -> list[Piece]:
-    """Pieces that together have all log from `start` to `end`. The same log may be in two pieces,
-    if a worker ended before it had written the list. Raises `why`, or Damaged, if some is missing.
-    """
+def _continuous(pieces: Iterable[Piece], start: int, end: int) -> list[Piece]:
+    """Pieces that together have all log from `start` to `end`, or to the first gap. The same log
+    may be in two pieces, if a worker ended before it had written the list."""
     chosen, reached = [], start
     by_start = sorted(pieces, key=lambda piece: (piece.start, -piece.end))
     for piece in by_start:
@@ -188,6 +202,4 @@ def _continuous(
         if piece.end > reached and piece.start < end:
             chosen.append(piece)
             reached = piece.end
-    if reached < end:
-        raise why or Damaged(f"the log from {reached:X} on is missing in the store")
     return chosen

@@ -60,8 +60,10 @@ class Restored:
     sign: Sign | None
     # Of each branch, until when its commits were restored.
     branches: dict[str, datetime] = field(default_factory=dict)
-    # Branches with less than all, and branches without data, each with the reason.
+    # Branches with less than all, those of them that end before log that is missing, and branches
+    # without data, each with the reason.
     shortfalls: dict[str, str] = field(default_factory=dict)
+    gaps: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -197,7 +199,8 @@ def _restore_branches(
         try:
             place = scratch / "branch"
             listed = restored.sign.lists.get(branch_id, 0) if restored.sign else 0
-            with fetched_branch(store, branch_folder(folder, branch_id), place, listed) as fetched:
+            source = branch_folder(folder, branch_id)
+            with fetched_branch(store, source, place, listed, to_gap=True) as fetched:
                 create_branch(branch_id, fetched)
         except BRANCH_ERRORS as error:
             why = "its copy is damaged" if isinstance(error, WrongKey) else str(error)
@@ -207,6 +210,9 @@ def _restore_branches(
         restored.branches[branch_id] = fetched.at
         if fetched.shortfall:
             restored.shortfalls[branch_id] = fetched.shortfall
+        if fetched.gap and fetched.moment:
+            why = f"the log from {fetched.moment.stop:X} on is missing in the store"
+            restored.shortfalls[branch_id] = restored.gaps[branch_id] = why
         say(f"{number:>5}  {branch_id}  until {fetched.at:%Y-%m-%d %H:%M:%S.%f} UTC")
     known = set(Branch.objects.filter(id__in=stored).values_list("id", flat=True))
     for branch_id in sorted(stored - known):

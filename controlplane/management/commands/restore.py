@@ -122,11 +122,12 @@ class Command(ServiceCommand):
                 f"{(last - since).total_seconds():.1f} s are lost, and what came after the host's "
                 "last write"
             )
-        _refuse_success(restored.missing)
+        _refuse_success(restored.missing, restored.gaps)
 
 
-def _refuse_success(missing: Mapping[str, str]) -> None:
-    """Name the branches without data. The rest is restored."""
-    if missing:
-        lines = [f"The branch {name} has no data: {reason}" for name, reason in missing.items()]
+def _refuse_success(missing: Mapping[str, str], gaps: Mapping[str, str] = {}) -> None:
+    """Name the branches without data or with a part of it. The rest is restored."""
+    lines = [f"The branch {name} has no data: {reason}" for name, reason in missing.items()]
+    lines += [f"The branch {name} lacks data: {reason}" for name, reason in gaps.items()]
+    if lines:
         raise CommandError("\n".join(lines), returncode=backup.INCOMPLETE)

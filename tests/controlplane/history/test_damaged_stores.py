@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management.base import CommandError
 
 from controlplane import clock
 from controlplane.backup.manifest import Manifest, write_manifest
@@ -131,7 +132,9 @@ def test_a_damaged_branch_keeps_no_other_from_being_restored(
     at = clock.now()
 
     @contextmanager
-    def fetched_branch(_: Store, folder: str, place: Path, number: int) -> Iterator[Fetched]:
+    def fetched_branch(
+        _: Store, folder: str, place: Path, number: int, *, to_gap: bool
+    ) -> Iterator[Fetched]:
         if folder.endswith("br-bad"):
             raise error("set another key")
         yield Fetched(at)
@@ -282,6 +285,19 @@ def test_rows_that_are_newer_than_the_sign_show_that_the_host_lived_on() -> None
     assert f"last wrote to the store at {now:%Y-%m-%d %H:%M:%S.%f} UTC" in out.getvalue()
     assert "has everything: " not in out.getvalue()
     assert "up to 40.0 s are lost" in out.getvalue()
+
+
+def test_log_that_is_missing_is_said_and_ends_with_status_2() -> None:
+    now, out, err = clock.now(), io.StringIO(), io.StringIO()
+    branches, why = {"br-good": now - timedelta(seconds=50)}, "the log from 400 on is missing"
+    restored = Restored(now, Sign(now), branches, {"br-good": why}, {"br-good": why})
+    with pytest.raises(CommandError, match=f"br-good lacks data: {why}") as ended:
+        RestoreCommand(stdout=out, stderr=err)._list_losses(restored)
+    assert ended.value.returncode == 2
+    assert f"not complete after {branches['br-good']:%Y-%m-%d %H:%M:%S.%f} UTC: {why}" in (
+        err.getvalue()
+    )
+    assert "has everything" not in out.getvalue()
 
 
 def test_a_store_that_lists_without_an_end_fails(

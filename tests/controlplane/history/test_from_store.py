@@ -79,7 +79,7 @@ def shortfall(*chains: StoredChain, store: Store, data: StoredData | None = None
 def test_what_was_fetched_falls_short_if_its_chain_had_ended(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "_fetch_chain", lambda *arguments: None)
+    monkeypatch.setattr(fetching, "_fetch_chain", lambda *arguments: (None, None))
     monkeypatch.setattr(fetching, "write_tree", lambda *arguments: None)
     goes_on, ended, begun = chain(bases=[base(100)]), chain(bases=[base(100)]), chain(bases=[])
     ended.ended_at = NOON

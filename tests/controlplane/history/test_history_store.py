@@ -184,6 +184,36 @@ def test_a_store_that_fails_is_never_believed_and_delays_nobody(
 
 
 @pytest.mark.thorough
+def test_a_branch_is_restored_until_log_that_is_missing_in_the_store(
+    service: Service, bucket: Bucket, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place.create(service.stack, service.client)
+    for text in ("first", "second", "third"):
+        at = committed(place, text)
+        wait_for(partial(copied_after, place, at), f"a copy of the {text}", timeout=90)
+    changed = datetime.now(UTC)
+    place.new_role("later")
+    with opened(bucket, monkeypatch) as store:
+        wait_for(lambda: rows_copied_after(store, changed), "the rows", timeout=90)
+        lose(service)
+        log = [n for n in store.names("regions") if f"{place.branch_id}/" in n and "/log/" in n]
+        missing = next(n for n in log if b"third" in b"".join(store.get(n)))
+        store.delete([missing])
+    new = state_dir / "restored"
+    said = ran(bucket, "restore", "--from-store", "--state-dir", new, status=2)
+    start = int(missing.rsplit("/", 1)[-1].partition("-")[0], 16)
+    assert (
+        f"{place.branch_id} lacks data: the log from {start:X} on is missing in the store" in said
+    )
+    again = Service(new, **bucket.environment)
+    try:
+        place.stack, place.client.api_url = again.stack, again.stack.api_url
+        assert notes(place) == ["first", "second"], said
+    finally:
+        again.down()
+
+
+@pytest.mark.thorough
 def test_what_is_in_the_store_is_listed_and_verified(
     service: Service, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from controlplane.compute.host.wal import Record, segment_name, write_sum
 from controlplane.history.local.chain import Base, Chain, history_dir, new_chain
 from controlplane.history.store import base_copies, rounds
 from controlplane.history.store.copier import Copies
-from controlplane.history.store.fetching import _fetch_log, fetched_branch
+from controlplane.history.store.fetching import Fetched, _fetch_log, fetched_branch
 from controlplane.history.store.layout import (
     BranchList,
     Piece,
@@ -27,7 +27,7 @@ from controlplane.history.store.layout import (
 )
 from controlplane.history.store.log_copies import LogDamaged, copy_log, is_behind
 from controlplane.history.store.objects import StoreFails
-from controlplane.history.store.packing import Damaged
+from controlplane.history.store.packing import Damaged, WrongKey
 from tests.support.object_store import file_store
 
 BRANCH = "br-a"
@@ -255,6 +255,44 @@ def test_without_its_newest_base_a_chain_comes_back_from_an_earlier_one(
         fetched_branch(copies.store, copies.folder(BRANCH), tmp_path / "fetched"),
     ):
         pass
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_chain_comes_back_until_log_that_is_missing(
+    copied_chain: Chain, copies: Copies, tmp_path: Path, is_damaged: bool
+) -> None:
+    """The log behind it is not used, nor any if the base is not complete without it."""
+    assert base_copies.copy_base(copies, BRANCH, DAY)
+    ends = [copied_chain.copied]
+    for size in (100, 200):
+        add_log(copied_chain, START + SEGMENT_SIZE + size)
+        (stored,) = copied(copies).chains
+        ends.append(copied_chain.copied)
+    first, *_, third, last = sorted(stored_pieces(copies, stored.id), key=lambda one: one.start)
+
+    def lose(piece: Piece) -> None:
+        copies.store.delete([piece.name])
+        if is_damaged:
+            (tmp_path / "store" / piece.name).write_bytes(os.urandom(200))
+
+    def fetched(to_gap: bool) -> Fetched:
+        place, folder = tmp_path / "fetched", copies.folder(BRANCH)
+        with fetched_branch(copies.store, folder, place, to_gap=to_gap) as found:
+            return found
+
+    assert fetched(to_gap=True).gap is None
+    for piece in (last, third):
+        lose(piece)
+        with pytest.raises((Damaged, WrongKey)):
+            fetched(to_gap=False)
+        found = fetched(to_gap=True)
+        assert found.moment is not None
+        assert found.gap is not None
+        assert (found.moment.stop, found.moment.chain.copied) == (piece.start, piece.start)
+        assert found.at == found.moment.base.at
+    lose(first)
+    with pytest.raises((Damaged, WrongKey)):
+        fetched(to_gap=True)
 
 
 @pytest.mark.thorough
