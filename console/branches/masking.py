@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from django import forms
 from django.http import HttpResponse
@@ -13,7 +12,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from console.api.fields import JSONObject, text
+from console.api.fields import text
 from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch, Column
 from console.branches.forms import NAMED
@@ -126,21 +125,17 @@ def _send(
     project_id: str,
     branch: Branch,
     form: MaskForm,
-    rules: Sequence[JSONObject],
+    rules: list[dict[str, str]],
 ) -> HttpResponse:
     branching = request.api.branching
     if branch.masked_as == branch.id:
         branching.mask_again(project_id, branch.id, rules)
         url = reverse("branch", args=[project_id, branch.id])
         return done(request, url, f"Started masking {branch.name} anew.")
-    create: dict[str, Any] = {"branch": {"parent_id": branch.id}}
-    create["endpoints"] = [{"type": "read_write"}]
-    if form.cleaned_data["name"]:
-        create["branch"]["name"] = form.cleaned_data["name"]
-    made = branching.create_masked(
-        project_id,
-        {"branch_create": create, "masking_rules": list(rules), "start_anonymization": True},
-    )
+    named = {"name": name} if (name := form.cleaned_data["name"]) else {}
+    create = {"branch": {"parent_id": branch.id, **named}, "endpoints": [{"type": "read_write"}]}
+    body = {"branch_create": create, "masking_rules": rules, "start_anonymization": True}
+    made = branching.create_masked(project_id, body)
     url = reverse("branch", args=[project_id, made.id])
     return done(request, url, f"Started creating masked branch {made.name}.")
 

@@ -29,14 +29,7 @@ from controlplane.api.responses.branches import (
 )
 from controlplane.api.responses.endpoints import Endpoints
 from controlplane.models import Branch
-from controlplane.services import (
-    branch_pages,
-    branches,
-    connections,
-    endpoints,
-    masking,
-    restoring,
-)
+from controlplane.services import branch_pages, branches, connections, endpoints, masking, restoring
 
 router = Router(tags=["branches"])
 

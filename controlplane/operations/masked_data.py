@@ -23,9 +23,6 @@ from controlplane.compute.masking import applying
 from controlplane.compute.workshop import making
 from controlplane.models import Branch, Masking, Project
 
-FORMAT = 1
-SIGNATURE = "signature"
-
 
 class AttestationInvalid(Exception):
     """An attestation is not one that the project's key has signed; the message says why."""
@@ -82,7 +79,7 @@ def verify(attestation: Mapping[str, Any], key: str) -> None:
     in base64."""
     content = dict(attestation)
     try:
-        signature = base64.b64decode(content.pop(SIGNATURE), validate=True)
+        signature = base64.b64decode(content.pop("signature"), validate=True)
         verifier = Ed25519PublicKey.from_public_bytes(base64.b64decode(key, validate=True))
         verifier.verify(signature, _canonical(content))
     except InvalidSignature:
@@ -93,7 +90,7 @@ def verify(attestation: Mapping[str, Any], key: str) -> None:
 
 def _signed(project: Project, content: Mapping[str, Any]) -> dict[str, Any]:
     whole = {
-        "format": FORMAT,
+        "format": 1,
         "project_id": project.id,
         "postgres": project.pg_version,
         "made_at": clock.now().isoformat(),
@@ -101,7 +98,7 @@ def _signed(project: Project, content: Mapping[str, Any]) -> dict[str, Any]:
         "public_key": public_key(project),
     }
     signature = _key_of(project).sign(_canonical(whole))
-    return {**whole, SIGNATURE: base64.b64encode(signature).decode()}
+    return {**whole, "signature": base64.b64encode(signature).decode()}
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controlplane import clock
-from controlplane.compute.masking.functions import RuleRefused, refuse_unknown
+from controlplane.compute.masking.functions import RuleRefused, parse
 from controlplane.events.changes import branch_updated
 from controlplane.events.recording import record
 from controlplane.models import (
@@ -41,7 +41,7 @@ def check_rules(rules: Sequence[Mapping[str, Any]]) -> None:
         seen.add(column)
         if function := rule.get("masking_function"):
             try:
-                refuse_unknown(function)
+                parse(function)
             except RuleRefused as error:
                 field = f"masking_rules.{number}.masking_function"
                 raise Unprocessable(str(error), fields=[field]) from error

@@ -117,7 +117,8 @@ class DescribedApi(NinjaAPI):
             _add_links(methods[method], (operation_id, method, path), calls, schemas)
         used = {tag for _, method, path in calls for tag in document["paths"][path][method]["tags"]}
         document["tags"] = [
-            {"name": tag, "description": TAGS.get(tag, "")} for tag in sorted(used, key=_order)
+            {"name": tag, "description": TAGS.get(tag, "")}
+            for tag in [*filter(used.__contains__, TAGS), *sorted(used - TAGS.keys())]
         ]
         _add_examples(document)
         return document
@@ -130,10 +131,6 @@ def _calls(document: Any) -> list[Call]:
         for method, operation in methods.items()
         if method in METHOD_NAMES
     ]
-
-
-def _order(tag: str) -> int:
-    return list(TAGS).index(tag) if tag in TAGS else len(TAGS)
 
 
 def _describe_fields(name: str, schema: Any) -> None:

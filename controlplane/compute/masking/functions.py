@@ -85,10 +85,8 @@ def mask_of(rule: Rule, types: Mapping[str, str]) -> Mask:
     function, column = rule.get("masking_function"), rule["column_name"]
     if function is None:
         return Mask(f"CAST({_literal(rule['masking_value'])} AS {types[column]})")
-    refuse_unknown(function)
-    call = CALL.fullmatch(function)
-    assert call is not None
-    name, arguments = call[1].lower(), _arguments(call[2], types)
+    name, given = parse(function)
+    arguments = _arguments(given, types)
     if name in OWN and not arguments:
         return OWN[name]
     if name.startswith("pseudo_") and arguments and arguments[0][0] == "column":
@@ -108,9 +106,9 @@ def mask_of(rule: Rule, types: Mapping[str, str]) -> Mask:
     return Mask(text, replaces_all=made.replaces_all)
 
 
-def refuse_unknown(function: str) -> None:
-    """Raise RuleRefused unless the text is a call of a function that is offered; what its arguments
-    name is not looked at."""
+def parse(function: str) -> tuple[str, str]:
+    """The name of the function that the text calls, and its arguments, which are not looked at.
+    Raises RuleRefused if that function is not offered."""
     call = CALL.fullmatch(function)
     if call is None:
         raise RuleRefused(f'"{function}" does not have the form anon.name(arguments)')
@@ -118,6 +116,7 @@ def refuse_unknown(function: str) -> None:
     if name not in OWN and name.replace("pseudo_", "fake_", 1) not in FUNCTIONS:
         offered = ", ".join(sorted([*FUNCTIONS, *OWN]))
         raise RuleRefused(f"anon.{name} is not offered by this server; it has anon.{offered}")
+    return name, call[2]
 
 
 def identifier(name: str) -> str:

@@ -95,7 +95,9 @@ def find_lsn(branch_id: str, lsn: int) -> Moment:
     if not found:
         raise NoSuchMoment(f"the history does not hold the position {lsn_text(lsn)}")
     if len(found) > 1:
-        times = ", ".join(_exact(one.last.at if one.last else one.base.at) for one in found)
+        ends = [one.last.at if one.last else one.base.at for one in found]
+        exact = [at.isoformat(timespec="microseconds") for at in ends]
+        times = ", ".join(exact).replace("+00:00", "Z")
         raise NoSuchMoment(
             f"the position {lsn_text(lsn)} is ambiguous, as the branch had it {len(found)} times "
             f"before its data was replaced: name the time instead, which is one of {times}"
@@ -162,7 +164,3 @@ def _commit(commit: Commit | None) -> dict[str, str] | None:
 
 def _text(at: datetime) -> str:
     return at.isoformat(timespec="milliseconds")
-
-
-def _exact(at: datetime) -> str:
-    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")

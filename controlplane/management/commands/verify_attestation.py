@@ -8,12 +8,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from controlplane.deployment.service_command import ServiceCommand
 from controlplane.models import Project
-from controlplane.operations.masked_data import (
-    AttestationInvalid,
-    count_masked,
-    public_key,
-    verify,
-)
+from controlplane.operations import masked_data
 
 
 class Command(ServiceCommand):
@@ -21,7 +16,7 @@ class Command(ServiceCommand):
         "Checks that the attestation in FILE (of GET …/branches/{branch_id}/attestation) was made "
         "by this service and not changed. Prints what it attests."
     )
-    refusals = (AttestationInvalid,)
+    refusals = (masked_data.AttestationInvalid,)
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -44,10 +39,11 @@ class Command(ServiceCommand):
             project = Project.objects.filter(id=project_id).exclude(masking_secret="").first()
             if project is None:
                 raise CommandError(f"the project {project_id} is not known here: add --public-key")
-            key = public_key(project)
-        verify(attestation, key)
+            key = masked_data.public_key(project)
+        masked_data.verify(attestation, key)
         self.stdout.write(
             f"valid: the branch {attestation['branch_id']} has the data of "
             f"{attestation['source_id']} as copied at {attestation['copied_at']}; "
-            f"{count_masked(attestation)} columns are masked; policy: {attestation['policy']}"
+            f"{masked_data.count_masked(attestation)} columns are masked; "
+            f"policy: {attestation['policy']}"
         )

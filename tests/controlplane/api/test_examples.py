@@ -18,6 +18,7 @@ from controlplane.models import (
     Endpoint,
     HistoryChain,
     Host,
+    Masking,
     Operation,
     Plan,
     Project,
@@ -43,6 +44,7 @@ def ids(account: Account, host: Host) -> dict[str, str]:
     for one in (branch, bare):
         Role.objects.create(branch=one, name="neondb_owner", verifier="-")
         Database.objects.create(branch=one, name="neondb", owner_name="neondb_owner")
+    Masking.objects.create(id=branch.id, project=project)
     # What the example of a finalized restore replaces.
     replaced = Branch.objects.create(project=project, name="replaced", current_state="ready")
     Branch.objects.filter(id=branch.id).update(restores_over=replaced.id)

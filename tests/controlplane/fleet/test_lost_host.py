@@ -112,7 +112,7 @@ def test_a_lost_host_comes_back_beside_the_others(
     said = ran(*again, url=url, status=1, PERCH_SECRET_KEY="another")
     assert "PERCH_SECRET_KEY is not the key" in said
     assert not new.exists()
-    said = ran(*again, url=url, PERCH_SECRET_KEY=KEY)
+    said = ran(*again, url=url, status=2, PERCH_SECRET_KEY=KEY)
     assert f"The branch {younger} has no data" in said
     assert {path.name for path in (new / "branches").iterdir()} == {place.branch_id}
 
