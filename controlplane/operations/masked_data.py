@@ -21,6 +21,7 @@ from controlplane.compute.host.accounts import Account
 from controlplane.compute.host.filesystem import sync_tree
 from controlplane.compute.masking import applying
 from controlplane.compute.workshop import making
+from controlplane.database.version import perch_version
 from controlplane.models import Branch, Masking, Project
 
 
@@ -92,6 +93,7 @@ def _signed(project: Project, content: Mapping[str, Any]) -> dict[str, Any]:
     whole = {
         "format": 1,
         "project_id": project.id,
+        "perch": perch_version(),
         "postgres": project.pg_version,
         "made_at": clock.now().isoformat(),
         **content,

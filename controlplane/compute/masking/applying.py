@@ -38,8 +38,9 @@ from controlplane.compute.masking.planning import Table, plan_of
 from controlplane.compute.masking.tables import mask_table, refusal
 from controlplane.compute.processes.recovery import is_to_recover
 from controlplane.compute.processes.session import Session, pinned_options, session
+from controlplane.compute.schemas.schema_only import UNSAFE
 from controlplane.compute.schemas.schema_restoring import CopyInterrupted
-from controlplane.compute.workshop import serving, sockets_of
+from controlplane.compute.workshop import MAX_PREPARED_TRANSACTIONS, serving, sockets_of
 
 # Seconds that one statement may take, and that its server may make no progress.
 STATEMENT_TIMEOUT, STALL_TIMEOUT = 6 * 3600.0, 50.0
@@ -48,9 +49,8 @@ RESET_WAL_TIMEOUT = 60.0
 UNLINK = "SELECT lo_unlink(oid) FROM (SELECT oid FROM pg_largeobject_metadata LIMIT 1000) AS l"
 # If it does not survive a crash, it is made again. Its messages could have values.
 PRIVATE = {
-    "fsync": "off",
-    "full_page_writes": "off",
-    "autovacuum": "off",
+    **UNSAFE,
+    "max_prepared_transactions": str(MAX_PREPARED_TRANSACTIONS),
     "log_min_messages": "panic",
     "log_min_error_statement": "panic",
     "log_statement": "none",

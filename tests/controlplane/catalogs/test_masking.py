@@ -355,3 +355,24 @@ def test_the_proof_is_checked_by_a_command(project: Project, tmp_path: Path) -> 
     other = "A" * 43 + "="
     assert "it was changed, or signed with another key" in check("true", "--public-key", other)
     assert "has no attestation" in check("none")
+
+
+@pytest.mark.thorough
+def test_what_leads_elsewhere_is_left_out(project: Project) -> None:
+    """Prepared transactions and user mappings, on a parent that is idle when it is copied."""
+    settings = {"pg_settings": {"max_prepared_transactions": "5"}}
+    project.change(settings=settings)
+    project.start()
+    project.sql(
+        "SET ROLE neondb_owner; CREATE TABLE t (id int); CREATE EXTENSION postgres_fdw;"
+        "CREATE SERVER elsewhere FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host 'db.example');"
+        "CREATE USER MAPPING FOR PUBLIC SERVER elsewhere OPTIONS (password 'real')"
+    )
+    project.sql("BEGIN; INSERT INTO t VALUES (1); PREPARE TRANSACTION 'half; way'")
+    project.suspend()
+    made = project.done(new_masked(project, []))
+    path = project.branch_path(made["branch"]["id"], "/attestation")
+    databases = project.client.get(path)["attestation"]["databases"]
+    neondb = next(one for one in databases if one["name"] == "neondb")
+    assert neondb["removed"] == {"prepared transactions": 1, "user mappings": 1}
+    assert neondb["tables"][0]["rows"] == 0
