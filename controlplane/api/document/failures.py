@@ -171,7 +171,7 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
             "The account does not operate the service, or the key is limited.",
             "only the accounts named in PERCH_OPERATORS may manage other accounts",
         )
-    elif _needs_full_key(method, path):
+    elif method != "GET" or path.replace("{", "<").replace("}", ">") not in BESIDE_THE_PROJECT:
         yield Failure(
             403,
             "The key is limited and does not permit this.",
@@ -225,10 +225,6 @@ def _unreadable(wrapper: str | None) -> Failure:
         at_fault = (wrapper, REQUIRED, "field required")
     meaning = "The request cannot be read; `errors` names each field."
     return Failure(400, meaning, message, field_error=at_fault)
-
-
-def _needs_full_key(method: str, path: str) -> bool:
-    return method != "GET" or path.replace("{", "<").replace("}", ">") not in BESIDE_THE_PROJECT
 
 
 def _missing(method: str, path: str) -> str | None:

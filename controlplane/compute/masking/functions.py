@@ -66,6 +66,8 @@ class Mask:
     replaces_all: bool = False
     # Whether the values change places within the table; `expression` gives their order.
     shuffles: bool = False
+    # Whether the new value has nothing of the original one.
+    is_made: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def mask_of(rule: Rule, types: Mapping[str, str]) -> Mask:
     table's columns. Raises RuleRefused."""
     function, column = rule.get("masking_function"), rule["column_name"]
     if function is None:
-        return Mask(f"CAST({_literal(rule['masking_value'])} AS {types[column]})")
+        return Mask(f"CAST({_literal(rule['masking_value'])} AS {types[column]})", is_made=True)
     name, given = parse(function)
     arguments = _arguments(given, types)
     if name in OWN and not arguments:
@@ -103,7 +105,8 @@ def mask_of(rule: Rule, types: Mapping[str, str]) -> Mask:
     if not made.is_native:
         text = f"CAST({text} AS text)"
     text = f"CASE WHEN {identifier(column)} IS NOT NULL THEN CAST({text} AS {types[column]}) END"
-    return Mask(text, replaces_all=made.replaces_all)
+    is_made = name not in ("partial", "partial_email")
+    return Mask(text, replaces_all=made.replaces_all, is_made=is_made)
 
 
 def parse(function: str) -> tuple[str, str]:
@@ -246,6 +249,6 @@ FUNCTIONS: Mapping[str, _Function] = {
 # Those that PostgreSQL Anonymizer does not have: they take no arguments.
 OWN: Mapping[str, Mask] = {
     "keep": Mask(None),
-    "null": Mask("NULL"),
+    "null": Mask("NULL", is_made=True),
     "shuffle": Mask(_digits("ctid"), shuffles=True),
 }

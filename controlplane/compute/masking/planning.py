@@ -147,7 +147,7 @@ def _decide(
             raise RuleRefused(f"{place}: {error}") from error
     if column["plain"]:
         return Mask(None), "plain"
-    masks = {"null": Mask("NULL"), "keep": Mask(None)}
+    masks = {"null": Mask("NULL", is_made=True), "keep": Mask(None)}
     return masks.get(policy), "policy"
 
 

@@ -52,7 +52,7 @@ def mask_table(
             where = f"JOIN pg_temp.before_{number} ON d = {_digest(column)}"
             ((left[column.name],),) = run(f"SELECT count(*) FROM ONLY {place} {where}").fetchall()
             run(f"DROP TABLE pg_temp.before_{number}")
-        (counts,) = run(f"SELECT {_counts(table.columns)} FROM ONLY {place}").fetchall()
+        (counts,) = run(_scan(place, table.columns)).fetchall()
         if table.forces_row_security and masked:
             platform.execute(f"ALTER TABLE {place} FORCE ROW LEVEL SECURITY".encode())
     except psycopg.Error as error:
@@ -76,22 +76,26 @@ def _digest(column: Column) -> str:
 
 
 def _is_scanned(column: Column) -> bool:
-    return column.because != "plain" or column.type.split("(")[0] in ("bigint", "numeric")
+    """Whether the column has values that were there before, and may hold text or long numbers."""
+    if column.because == "plain":
+        return column.type.split("(")[0] in ("bigint", "numeric")
+    return not column.mask.is_made
 
 
-def _counts(columns: Sequence[Column]) -> str:
-    """The rows, then for each scanned column the values, and those that each detector finds."""
-    counts = ["count(*)"]
-    for column in filter(_is_scanned, columns):
-        name = identifier(column.name)
+def _scan(place: str, columns: Sequence[Column]) -> str:
+    """Counts the rows, then for each scanned column the values, and those that each detector
+    finds."""
+    counts, texts = ["count(*)"], []
+    for number, column in enumerate(filter(_is_scanned, columns)):
+        name, value = identifier(column.name), f"v{number}"
         text = f"encode({name}, 'escape')" if column.type == "bytea" else f"CAST({name} AS text)"
-        counts.append(f"count({name})")
-        counts += (
-            f"count(*) FILTER (WHERE (SELECT {detector.condition} FROM (SELECT {text} AS v "
-            "OFFSET 0) AS value))"
-            for detector in DETECTORS.values()
-        )
-    return ", ".join(counts)
+        texts.append(f"{text} AS {value}")
+        counts.append(f"count({value})")
+        counts += (f"count(*) FILTER (WHERE {one.finds(value)})" for one in DETECTORS.values())
+    return (
+        f"SELECT {', '.join(counts)} FROM (SELECT {', '.join(texts)} FROM ONLY {place} OFFSET 0) "
+        "AS rows"
+    )
 
 
 def _table_report(
@@ -100,42 +104,30 @@ def _table_report(
     """What was done with the table. Raises RuleRefused if a column still has values that it must
     not have."""
     rows, *others = counts
-    found_by_column = {}
-    for column in filter(_is_scanned, table.columns):
-        values, *numbers = others[: 1 + len(DETECTORS)]
-        others = others[1 + len(DETECTORS) :]
-        found = {name: number for name, number in zip(DETECTORS, numbers, strict=True) if number}
-        found_by_column[column.name] = found
+    columns = []
+    for column in table.columns:
         place = ".".join((database, table.schema, table.name, column.name))
         if left.get(column.name):
             raise RuleRefused(
                 f"{left[column.name]} masked values of {place} equal an original one: use a "
                 "masking function with more possible values"
             )
+        is_masked, found = column.mask.expression is not None, {}
+        if _is_scanned(column):
+            values, *numbers = others[: 1 + len(DETECTORS)]
+            others = others[1 + len(DETECTORS) :]
+            found = {
+                name: number for name, number in zip(DETECTORS, numbers, strict=True) if number
+            }
         for name, number in found.items():
             if column.because != "rule" and number > DETECTORS[name].share * values:
                 raise RuleRefused(
-                    f"{number} of {values} values of {place} look like {DETECTORS[name].words}: "
-                    "add a masking rule for the column; anon.keep() leaves it as it is"
+                    f"{number} of {values} values of {place} look like {name}: add a masking rule "
+                    "for the column; anon.keep() leaves it as it is"
                 )
-    return {
-        "schema": table.schema,
-        "table": table.name,
-        "rows": rows,
-        "columns": [
-            {
-                "name": column.name,
-                "because": column.because,
-                "masked": column.mask.expression is not None,
-                **(
-                    {"found": found_by_column[column.name]}
-                    if found_by_column.get(column.name)
-                    else {}
-                ),
-            }
-            for column in table.columns
-        ],
-    }
+        whole = {"name": column.name, "because": column.because, "masked": is_masked}
+        columns.append(whole | ({"found": found} if found else {}))
+    return {"schema": table.schema, "table": table.name, "rows": rows, "columns": columns}
 
 
 def refusal(place: str, error: psycopg.Error) -> Exception:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.compute.masking.detecting import DETECTORS
 from controlplane.operations.masked_data import AttestationInvalid, verify
 from tests.support.project import Project
 from tests.support.stack import ROOT
@@ -326,7 +327,7 @@ def test_what_looks_like_personal_data_is_not_kept_without_a_rule(project: Proje
     path = project.branch_path(made["branch"]["id"], "/attestation")
     databases = project.client.get(path)["attestation"]["databases"]
     (table,) = next(one for one in databases if one["name"] == "neondb")["tables"]
-    assert table["columns"][1]["found"] == {"email": 9}
+    assert table["columns"][1]["found"] == {"mail addresses": 9}
     # The numbers of payment cards are found among numbers too.
     project.sql("UPDATE t SET v = '', number = 4111111111111111")
     (failed,) = project.client.finish(new_masked(project, []))
@@ -376,3 +377,27 @@ def test_what_leads_elsewhere_is_left_out(project: Project) -> None:
     neondb = next(one for one in databases if one["name"] == "neondb")
     assert neondb["removed"] == {"prepared transactions": 1, "user mappings": 1}
     assert neondb["tables"][0]["rows"] == 0
+
+
+SEEN = {
+    "mail addresses": ("Ann <ann.b+c@mail.corp.de>", "x@example.com", "a@b", "ann@shop.test"),
+    "phone numbers": ("call +49 (151) 555-0123", "+999123456789", "1 + 2 = 3", "+49 15"),
+    "numbers of payment cards": ("no 4111-1111-1111-1111.", "4111111111111112", "1234", "41111"),
+    "bank account numbers": (
+        "to DE89 3704 0044 0532 0130 00",
+        "DE88370400440532013000",
+        "XX00",
+        "A",
+    ),
+    "network addresses": ("from 8.8.4.4:53", "10.0.0.1", "1.2.3", "300.1.1.1", "v1.2.3.4.5"),
+    "keys or tokens": ("AKIAABCDEFGHIJKLMNOP", "AKIA", "sk_live_x", "a.b.c"),
+}
+
+
+def test_what_is_found_and_what_is_not(project: Project) -> None:
+    assert SEEN.keys() == DETECTORS.keys()
+    for words, texts in SEEN.items():
+        found = DETECTORS[words].finds("value")
+        listed = ", ".join(f"($${text}$$)" for text in texts)
+        query = f"SELECT value FROM (VALUES {listed}) AS v (value) WHERE {found}"
+        assert [value for (value,) in project.sql(query)] == [texts[0]], words
