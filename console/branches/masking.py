@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from django import forms
+from django.core.exceptions import BadRequest
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -160,7 +161,11 @@ def _suggested(column: Column) -> str:
 
 
 def _rule(column: str, mask: str) -> dict[str, str]:
-    rule = dict(zip(Column.NAMES, json.loads(column), strict=True))
+    """Raises BadRequest for a column that no page of ours has sent."""
+    try:
+        rule = dict(zip(Column.NAMES, json.loads(column), strict=True))
+    except (TypeError, ValueError) as error:
+        raise BadRequest("a column's place is not readable") from error
     if mask.strip().startswith("="):
         return {**rule, "masking_value": mask.strip()[1:].strip()}
     return {**rule, "masking_function": mask.strip()}

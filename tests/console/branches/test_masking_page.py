@@ -34,6 +34,9 @@ def test_it_works(alice: Person, shop: Shop) -> None:
         json.dumps([*place, "id"]): "",
         json.dumps([*place, "seen"]): "",
     }
+    for rubbish in ("", "5", "[1]", "{}", '"neondb"', "[[[["):
+        answer = alice.post(url, {"column": [rubbish], "mask": ["anon.null()"]})
+        assert answer.status_code == 400, rubbish
     # What is refused keeps what was typed.
     chosen = {"name": "masked", "column": [email, motto], "mask": ["anon.fake_email()", "nope()"]}
     refused = alice.post(url, chosen)
