@@ -69,13 +69,13 @@ class Column:
 class BranchCalls(Calls):
     def columns(self, project_id: str, branch_id: str) -> list[Column]:
         """The columns of all tables of the branch that are not computed from others."""
-        path = ("projects", project_id, "branches", branch_id)
-        databases = objects(self.transport.get(*path, "databases"), "databases")
+        path = _path(project_id, branch_id, "schema")
+        data = self.transport.get(*_path(project_id, branch_id, "databases"))
         found = []
-        for database in (text(each, "name") for each in databases):
+        for database in (text(each, "name") for each in objects(data, "databases")):
             query = {"db_name": database, "format": "json"}
             with may_be_missing("The server does not tell the columns of a branch."):
-                data = self.transport.get(*path, "schema", query=query, takes_long=True)
+                data = self.transport.get(*path, query=query, takes_long=True)
             for table in objects(inner(mapping(data), "json"), "tables"):
                 for column in objects(table, "columns"):
                     if not is_true(column, "generated"):
@@ -85,22 +85,20 @@ class BranchCalls(Calls):
         return found
 
     def create_masked(self, project_id: str, body: JSONObject) -> Branch:
-        path = ("projects", project_id, "branch_anonymized")
-        return Branch.read(one(self.transport.send("POST", *path, body=body), "branch"))
+        return self._make(Branch, "branch", "projects", project_id, "branch_anonymized", body=body)
 
     def masking_rules(self, project_id: str, branch_id: str) -> list[JSONObject]:
-        path = ("projects", project_id, "branches", branch_id, "masking_rules")
+        path = _path(project_id, branch_id, "masking_rules")
         return objects(self.transport.get(*path), "masking_rules")
 
     def mask_again(self, project_id: str, branch_id: str, rules: Sequence[JSONObject]) -> None:
         """Replace the rules of a masked branch, and its data by its parent's, masked by them."""
-        path = ("projects", project_id, "branches", branch_id)
-        body = {"masking_rules": list(rules)}
-        self.transport.send("PATCH", *path, "masking_rules", body=body)
-        self.transport.send("POST", *path, "anonymize")
+        path, body = _path(project_id, branch_id, "masking_rules"), {"masking_rules": list(rules)}
+        self.transport.send("PATCH", *path, body=body)
+        self.transport.send("POST", *_path(project_id, branch_id, "anonymize"))
 
     def attestation(self, project_id: str, branch_id: str) -> object:
-        path = ("projects", project_id, "branches", branch_id, "attestation")
+        path = _path(project_id, branch_id, "attestation")
         with may_be_missing("The server has no proof that the branch is masked."):
             return one(self.transport.get(*path), "attestation")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.compute.masking import functions
 from controlplane.compute.masking.detecting import DETECTORS
 from controlplane.operations.masked_data import AttestationInvalid, verify
 from tests.support.project import Project
@@ -401,3 +402,37 @@ def test_what_is_found_and_what_is_not(project: Project) -> None:
         listed = ", ".join(f"($${text}$$)" for text in texts)
         query = f"SELECT value FROM (VALUES {listed}) AS v (value) WHERE {found}"
         assert [value for (value,) in project.sql(query)] == [texts[0]], words
+
+
+def test_every_function_makes_values(project: Project) -> None:
+    project.sql(
+        "SET ROLE neondb_owner; CREATE TABLE t (id int PRIMARY KEY, v text, n numeric, d date);"
+        "INSERT INTO t SELECT n, 'v' || n || '@corp.com', n, '1990-01-01'"
+        " FROM generate_series(1, 50) n"
+    )
+    given = {"hash": "v", "partial": "v, 1, '**', 1", "partial_email": "v", "noise": "n, 0.5"}
+    given |= {"random_string": "9", "random_phone": "'+999'", "dnoise": "d, '9 days'"}
+    given |= {name: "5, 99" for name in functions.FUNCTIONS if name.endswith("int_between")}
+    given |= {"random_date_between": "'2000-01-01', '2000-12-31'"}
+    columns = {"noise": "n", "random_int_between": "n", "random_bigint_between": "n", "dnoise": "d"}
+    columns |= {"random_date": "d", "random_date_between": "d"}
+    for name in functions.FUNCTIONS:
+        column = columns.get(name, "v")
+        rule = {"column_name": column, "masking_function": f"anon.{name}({given.get(name, '')})"}
+        made = functions.mask_of(rule, {"v": "text", "n": "numeric", "d": "date"}).expression
+        assert made is not None
+        query = f"SELECT count({made}) FROM t".replace(functions.SECRET, "'secret'")
+        assert project.sql(query) == [(50,)], name
+
+
+def test_shuffled_values_are_those_of_other_rows(project: Project) -> None:
+    project.sql(
+        "SET ROLE neondb_owner; CREATE TABLE t (id int PRIMARY KEY, v text);"
+        "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 50) n"
+    )
+    rules = masking_rules({("public", "t", "v"): "anon.shuffle()"})
+    create = {"endpoints": [{"type": "read_write"}]}
+    made = project.done(new_masked(project, rules, branch_create=create))
+    query = "SELECT count(*), count(DISTINCT v), count(*) FILTER (WHERE v = 'v' || id) < 25 FROM t"
+    endpoint = made["endpoints"][0]["id"]
+    assert project.sql(query, endpoint_id=endpoint) == [(50, 50, True)]
